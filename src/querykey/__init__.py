@@ -1,0 +1,1 @@
+"""querykey: an attention workbench. The usual import is `import querykey as qk`."""
