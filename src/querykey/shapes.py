@@ -101,9 +101,7 @@ def _wants(array: Any, pattern: Pattern) -> str:
         return _tuple(pattern.split())
     names: list[str] = []
     for axis, size in axes:
-        if not isinstance(size, tuple):
-            names.append(axis)
-        elif len(size) == 1:
+        if not isinstance(size, tuple) or len(size) == 1:
             names.append(axis)
         else:
             names.extend(f"{axis}_{i + 1}" for i in range(len(size)))
