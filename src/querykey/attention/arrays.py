@@ -36,6 +36,12 @@ def library(array: Array) -> str:
     return type(array).__module__.split(".")[0]
 
 
+def described(array: Array, dtype: Any = None) -> str:
+    """Say an array's library, dtype and device: "torch float32 on cpu"."""
+    dtype = str(array.dtype if dtype is None else dtype).removeprefix("torch.")
+    return f"{library(array)} {dtype} on {compat.device(array)}"
+
+
 def index_library(like: Array) -> tuple[Any, Any]:
     """Return (namespace, device) in which positions and masks for `like` are worked out."""
     if like is not None and library(like) in ("torch", "jax"):

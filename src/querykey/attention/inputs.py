@@ -9,6 +9,7 @@ import array_api_compat as compat
 
 from querykey.attention.arrays import (
     Array,
+    described,
     index_library,
     is_array,
     is_floating,
@@ -283,10 +284,6 @@ def _shown(problem: str, arrays: dict[str, Any], **more: Any) -> str:
     """Say the problem, then every array: its dtype, shape and device."""
     lines = [problem]
     for name, value in (arrays | more).items():
-        if is_array(value):
-            kind = f"{library(value)} {str(value.dtype).removeprefix('torch.')}"
-            what = f"{kind} {tuple(value.shape)} on {compat.device(value)}"
-        else:
-            what = repr(value)
+        what = f"{tuple(value.shape)} {described(value)}" if is_array(value) else repr(value)
         lines.append(f"  {name:<6} {what}")
     return "\n".join(lines)
