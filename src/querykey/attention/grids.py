@@ -1,6 +1,6 @@
 """Attention over two dimensions, windows and channels (spatial transformer, ViT, Swin, DaViT).
 
-A grid is (*batch, heads, X, Y, features), or (X, Y, features) with neither; flattened, y runs first.
+A grid is (*batch, heads, X, Y, features), or (X, Y, features); flattened, y runs first.
 Each function takes the `attend` that does the work, so that fast ones can.
 """
 
@@ -95,7 +95,7 @@ def attend_channels(
     mechanism: Mechanism | None = None,
     attend: Attend = reference.attend,
 ) -> Array:
-    """Let channels see channels of their group, each described by all its tokens (Ding et al., 2022).
+    """Let channels see the channels of their group, all tokens describing each (Ding et al., 2022).
 
     q, k and v are (*batch, tokens, channels), and so is the result. The mechanism is softmax with
     the scale 1/sqrt(channels of a group), unless another is given.

@@ -193,7 +193,8 @@ class ArrayMask(Mask):
         return type(self), id(self.array)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.array.dtype} array {tuple(self.array.shape)})"
+        dtype = str(self.array.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({dtype} array {tuple(self.array.shape)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -186,7 +186,8 @@ class Buckets(Bias):
         ]
 
     def __repr__(self) -> str:
-        return f"Buckets(table {tuple(self.table.shape)}, both_ways={self.both_ways})"
+        shape, both_ways = tuple(self.table.shape), self.both_ways
+        return f"Buckets(table {shape}, both_ways={both_ways}, furthest={self.furthest})"
 
 
 def bucket(offset: Array, buckets: int = 32, both_ways: bool = True, furthest: int = 128) -> Array:

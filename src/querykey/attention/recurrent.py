@@ -22,7 +22,8 @@ BLOCK = 128  # tokens taken in at a time: their features exist together, those o
 class Recurrent(State):
     """U = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j), in float32 at least: constant memory.
 
-    The output for a query is phi(q)^T U / phi(q)^T z, with its own key and value added first.
+    The output for a query is phi(q)^T U / phi(q)^T z, with its own key and value added first. Where
+    every similarity of a query is near 0, so is that denominator, and its digits cancel.
     """
 
     outer: Array = None  # U: (batch, kv_heads, width, value_dim)

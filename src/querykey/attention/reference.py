@@ -36,8 +36,10 @@ def attend(
 ) -> Array:
     """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
     call = check_inputs(q, k, v, mechanism, mask, bias, start)
-    found = _weights(q, k, mechanism, mask, bias, call)
-    return namespace(v).astype(weighted_sum(found, _repeated(widened(v), call)), v.dtype)
+    xp, seen = namespace(q), visibility(q, mask, call)
+    found, spoiled = _weights(q, k, mechanism, seen, bias, call)
+    out = weighted_sum(found, _repeated(widened(v), call))
+    return xp.astype(_spoil(out, spoiled), v.dtype)
 
 
 def weights(
@@ -51,26 +53,27 @@ def weights(
 ) -> Array:
     """Return each query's shares of the keys: (..., T, S); a query that sees nothing has zeros."""
     call = check_inputs(q, k, None, mechanism, mask, bias, start)
-    return namespace(q).astype(_weights(q, k, mechanism, mask, bias, call), q.dtype)
+    xp, seen = namespace(q), visibility(q, mask, call)
+    found, spoiled = _weights(q, k, mechanism, seen, bias, call)
+    return xp.astype(_spoil(found, spoiled & seen), q.dtype)
 
 
-def _weights(q: Array, k: Array, mechanism: Mechanism, mask: Mask, bias: Any, call: Call) -> Array:
+def _weights(
+    q: Array, k: Array, mechanism: Mechanism, seen: Array, bias: Any, call: Call
+) -> tuple[Array, Array]:
+    """Return the weights of what is finite, and (..., T, 1) which queries see what is not."""
     xp = namespace(q)
-    q, k = widened(q), _repeated(widened(k), call)
-    seen = visibility(q, mask, call)
-    q, k, sound = _only_finite(xp, q, k, seen)
+    q, k, spoiled = _only_finite(xp, widened(q), _repeated(widened(k), call), seen)
     if isinstance(mechanism, Softmax):
         scores = mechanism.scores(mechanism.scale_for(call.key_dim) * (q @ xp.matrix_transpose(k)))
         if bias is not None:
             scores = scores + bias_values(q, bias, call)
-        return softmax(_spoil(xp, scores, sound), seen)
+        return softmax(scores, seen), spoiled
     if isinstance(mechanism, Argmax):
-        return argmax(_spoil(xp, q @ xp.matrix_transpose(k), sound), seen)
+        return argmax(q @ xp.matrix_transpose(k), seen), spoiled
     if isinstance(mechanism, Kernel):
-        similarities = mechanism.similarity(q, k, where=seen)
-    else:
-        similarities = _from_function(mechanism, q, k, call)
-    return shares(_spoil(xp, similarities, sound), seen)
+        return shares(mechanism.similarity(q, k, where=seen), seen), spoiled
+    return shares(_from_function(mechanism, q, k, call), seen), spoiled
 
 
 def softmax(scores: Array, seen: Array) -> Array:
@@ -99,9 +102,8 @@ def argmax(scores: Array, seen: Array) -> Array:
     first = xp.argmax(reachable, axis=-1, keepdims=True)
     keys = xp.arange(scores.shape[-1], dtype=first.dtype, device=compat.device(scores))
     winner = xp.where(seen & (keys == first), zeros + 1, zeros)
-    spoiled = seen & xp.isnan(xp.max(reachable, axis=-1, keepdims=True))
     # Chosen nowhere, the scores are still there for the gradient to find.
-    return xp.where(spoiled, zeros + math.nan, xp.where(keys < 0, scores, winner))
+    return xp.where(keys < 0, scores, winner)
 
 
 def shares(similarities: Array, seen: Array) -> Array:
@@ -117,7 +119,7 @@ def weighted_sum(weights: Array, v: Array) -> Array:
     finite = xp.isfinite(v)
     total = weights @ xp.where(finite, v, xp.zeros_like(v))
     meets = xp.astype(weights != 0, v.dtype) @ xp.astype(~finite, v.dtype)
-    return xp.where(meets > 0, xp.zeros_like(total) + math.nan, total)
+    return _spoil(total, meets > 0)
 
 
 def visibility(q: Array, mask: Mask, call: Call) -> Array:
@@ -135,16 +137,18 @@ def bias_values(q: Array, bias: Array | Bias, call: Call) -> Array:
 
 
 def _only_finite(xp: Any, q: Array, k: Array, seen: Array) -> tuple[Array, Array, Array]:
-    """Return q and k without what is not finite or not used, and which pairs (T, S) were sound."""
-    q_sound, k_sound = (xp.all(xp.isfinite(x), axis=-1) for x in (q, k))
-    q_used, k_used = q_sound & xp.any(seen, axis=-1), k_sound & xp.any(seen, axis=-2)
-    q = xp.where(q_used[..., None], q, xp.zeros_like(q))
-    k = xp.where(k_used[..., None], k, xp.zeros_like(k))
-    return q, k, q_sound[..., :, None] & k_sound[..., None, :]
+    """Return q and k without what is not finite or never used, and which queries that concerns."""
+    q_sound, k_sound = (xp.all(xp.isfinite(x), axis=-1, keepdims=True) for x in (q, k))
+    q_used, k_used = xp.any(seen, axis=-1)[..., None], xp.any(seen, axis=-2)[..., None]
+    meets = xp.any(seen & ~xp.matrix_transpose(k_sound), axis=-1, keepdims=True)
+    q = xp.where(q_sound & q_used, q, xp.zeros_like(q))
+    k = xp.where(k_sound & k_used, k, xp.zeros_like(k))
+    return q, k, meets | (~q_sound & q_used)
 
 
-def _spoil(xp: Any, scores: Array, sound: Array) -> Array:
-    return xp.where(sound, scores, xp.zeros_like(scores) + math.nan)
+def _spoil(numbers: Array, spoiled: Array) -> Array:
+    xp = namespace(numbers)
+    return xp.where(spoiled, xp.zeros_like(numbers) + math.nan, numbers)
 
 
 def _shared_out(parts: Array, seen: Array) -> Array:

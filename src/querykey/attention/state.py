@@ -83,6 +83,8 @@ def extend(
     `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
     state, and their outputs are zeros. A bias is a rule over positions.
     """
+    if bias is not None and not isinstance(bias, Bias):
+        raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
     check_inputs(q, k, v, state.mechanism, FULL, bias, start=0)
     memory = state.memory
     sizes = (len(state.counts), memory.kv_heads, memory.key_dim, memory.value_dim)
@@ -92,8 +94,6 @@ def extend(
         k=(k, "batch kv_head new key_dim"),
         v=(v, "batch kv_head new value_dim"),
     )
-    if bias is not None and not isinstance(bias, Bias):
-        raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
     new = chunk(q, k, v, real)
     _check_settled(state, new)
     if not state.arrays:
