@@ -56,7 +56,9 @@ def moved(array: Array, like: Array) -> Array:
         return array
     if is_array(array) and library(array) == "torch":
         array = array.detach().cpu().numpy()
-    return xp.asarray(np.asarray(array), device=device)
+    array = np.asarray(array)
+    # torch shares memory with NumPy, and warns where that memory is read-only.
+    return xp.asarray(array if array.flags.writeable else array.copy(), device=device)
 
 
 def is_boolean(array: Array) -> bool:
