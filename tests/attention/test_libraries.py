@@ -114,3 +114,28 @@ def test_ag_gives_the_same_values_and_gradients(mechanism):
     np.testing.assert_allclose(np.asarray(out), theirs.detach(), rtol=0, atol=1e-12)
     for a, b in zip(arrays, tensors, strict=True):
         np.testing.assert_allclose(np.asarray(a.grad), b.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
+def test_torch_compile_takes_the_reference_whole(mechanism):
+    """Grouped heads, every kind of mask, a bias and rotations, in one graph."""
+    bias = ALiBi(4) if isinstance(mechanism, Softmax) else None
+
+    def function(q, k, v, real):
+        q, k = Rotary(width=4)(q, torch.arange(7)), Rotary(width=4)(k, torch.arange(7))
+        return attend(q, k, v, mechanism=mechanism, mask=MASK & Padding(real), bias=bias)
+
+    arrays = [torch.tensor(x) for x in (Q, K, V)] + [torch.tensor([[1] * 7, [1] * 4 + [0] * 3])]
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(*arrays), function(*arrays), rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", [m.features for m in MECHANISMS[2:]], ids=str)
+def test_torch_compile_takes_the_feature_maps_whole(features):
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: features(x), fullgraph=True, backend="eager")
+    x = torch.tensor(Q)
+    torch.testing.assert_close(compiled(x), features(x), rtol=0, atol=1e-12)
