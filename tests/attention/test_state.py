@@ -196,6 +196,15 @@ def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     assert leaf.grad.any()
 
 
+def test_growing_copies_rarely():
+    state, rooms = empty(Softmax()), set()
+    for _ in range(65):
+        _, state = extend(*draw(1, 1), state)
+        rooms.add(state.room)
+    assert [room.capacity for room in rooms if room is state.room] == [128]
+    assert len(rooms) == 8  # 1, 2, 4, ..., 128
+
+
 @pytest.mark.parametrize(
     ("mechanism", "mask", "kind"),
     [
@@ -341,6 +350,11 @@ def test_new_tokens_must_fit_the_state():
         "  k      wants (batch, kv_head, new, key_dim), has (1, 2, 4, 5)\n"
         "  v      wants (batch, kv_head, new, value_dim), has (1, 2, 4, 3)"
     )
+    for kind in (Softmax(), Kernel(Quadratic())):
+        with pytest.raises(ShapeError, match="axis `key_dim` is 5 in `state` but 3 in `q`"):
+            extend(q[..., :3], k[..., :3], v, empty(kind, batch=2))
+        with pytest.raises(ShapeError, match="axis `value_dim` is 3 in `state` but 2 in `v`"):
+            extend(q, k, v[..., :2], empty(kind, batch=2))
     with pytest.raises(ShapeError, match="axis `new` is 4 in `q` but 3 in `k`"):
         extend(q, k[:, :, :3], v[:, :, :3], state)
     with pytest.raises(ShapeError, match="axis `new` is 4 in `q` but 3 in `real`"):
