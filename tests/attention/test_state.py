@@ -24,7 +24,7 @@ from querykey.attention.masks import (
     Window,
 )
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
-from querykey.attention.positions import ALiBi
+from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend
 from querykey.attention.state import Growing, Recurrent, Sliding, empty_state, extend
 from querykey.shapes import ShapeError
@@ -196,6 +196,27 @@ def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     assert leaf.grad.any()
 
 
+def test_gradients_of_a_bias_survive_later_tokens():
+    q, k, v = (torch.tensor(x) for x in draw(1, 3))
+    table = torch.randn(8, HEADS, dtype=torch.float64, requires_grad=True)
+    state, total = empty(Softmax(), capacity=30, like=k), 0
+    for _ in range(3):
+        out, state = extend(q, k, v, state, bias=Buckets(table))
+        total = total + out.square().sum()
+    total.backward()
+    assert table.grad.any()
+
+
+def test_a_state_from_inference_mode_can_be_extended_outside():
+    arrays = tuple(torch.tensor(x) for x in draw(1, 6))
+    for mechanism in (Softmax(), Kernel(Quadratic())):
+        with torch.inference_mode():
+            _, state = extend(*(x[:, :, :4] for x in arrays), empty(mechanism, capacity=9))
+        out, _ = extend(*(x[:, :, 4:] for x in arrays), state)
+        whole = attend(*arrays, mechanism=mechanism, mask=Causal())
+        torch.testing.assert_close(out, whole[:, :, 4:], rtol=0, atol=1e-12)
+
+
 def test_growing_copies_rarely():
     state, rooms = empty(Softmax()), set()
     for _ in range(65):
@@ -246,7 +267,7 @@ def test_a_sliding_state_holds_no_view_of_a_long_prompt():
 def test_select_reorders_repeats_and_drops_rows(mechanism, mask, wrap):
     arrays = draw(3, 9)
     _, state = extend(*(wrap(x[:, :, :5]) for x in arrays), empty(mechanism, mask, batch=3))
-    chosen = state.select([2, 0, 2, 1])
+    chosen = state.select(wrap(np.array([2, 0, 2, 1])))
     rows = [np.concatenate([x[[2, 0, 2, 1], :, :5], x[[0, 1, 2, 0], :, 5:]], 2) for x in arrays]
     out, after = extend(*(wrap(x[:, :, 5:]) for x in rows), chosen)
     whole = attend(*rows, mechanism=mechanism, mask=mask)[:, :, 5:]
