@@ -196,6 +196,19 @@ def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     assert leaf.grad.any()
 
 
+@pytest.mark.parametrize("mechanism", [Kernel(Quadratic()), Kernel(EluPlusOne())])
+def test_a_long_chunk_goes_through_block_by_block(mechanism):
+    q, k, v = draw(2, 300)  # more than two blocks of the recurrent state
+    real = np.ones((2, 300), dtype=bool)
+    real[1, 7:150] = False
+    out, state = extend(q, k, v, empty(mechanism, batch=2), real=real)
+    assert state.lengths.tolist() == [300, 157]
+    for b in range(2):
+        alone = (x[b : b + 1][:, :, real[b]] for x in (q, k, v))
+        want = attend(*alone, mechanism=mechanism, mask=Causal())[0]
+        np.testing.assert_allclose(out[b][:, real[b]], want, rtol=0, atol=1e-12)
+
+
 def test_gradients_of_a_bias_survive_later_tokens():
     q, k, v = (torch.tensor(x) for x in draw(1, 3))
     table = torch.randn(8, HEADS, dtype=torch.float64, requires_grad=True)
@@ -334,6 +347,11 @@ def test_half_precision_states(mechanism, mask):
     whole = attend(*arrays, mechanism=mechanism, mask=mask)
     assert outs[0].dtype == torch.bfloat16
     torch.testing.assert_close(torch.cat(outs, 2), whole, rtol=8e-3, atol=8e-3)
+    again = empty(mechanism, mask, batch=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        for piece, out in zip(pieces(arrays, [3, 4]), outs, strict=True):
+            same, again = extend(*piece, again)
+            assert torch.equal(same, out)
     recurrent = isinstance(state, Recurrent)
     assert {x.dtype for x in state.arrays} == {torch.float32 if recurrent else torch.bfloat16}
 

@@ -7,6 +7,7 @@ for torch and JAX, whose arrays live on devices and under tracers, and in NumPy 
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import array_api_compat as compat
@@ -94,6 +95,18 @@ def widened(array: Array) -> Array:
     if array.dtype in (xp.float32, xp.float64):
         return array
     return xp.astype(array, xp.float32)
+
+
+def full_precision(like: Array) -> AbstractContextManager[Any]:
+    """Return a context in which torch.autocast leaves float32 products alone."""
+    if library(like) != "torch":
+        return nullcontext()
+    import torch
+
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def constant(table: Any, like: Array) -> Array:
