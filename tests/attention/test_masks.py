@@ -144,6 +144,8 @@ def test_what_a_mask_says_about_itself_is_true(mask):
 def test_equality_is_structural_and_by_identity_for_arrays():
     assert Window(3) == Window(3) != Window(4)
     assert Causal() & Window(3) == Window(3) & Causal()
+    assert Causal() & Window(3) != Causal() & Window(3) & Strided(2)
+    assert Causal() & Window(3) != Causal() | Window(3)
     assert Padding(REAL) == Padding(REAL) != Padding(REAL.copy())
     assert Padding(REAL) != Dense(REAL)
     assert len({Padding(REAL), Padding(REAL), Causal(), Causal(), FULL}) == 3
