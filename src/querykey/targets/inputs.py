@@ -61,6 +61,8 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
         inputs = huggingface.inputs_of(model)
         return inputs, ""
+    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+        return (), "it has lazy layers, whose first run decides their sizes; say what it takes"
     names = _argument_names(model)
     if not names:
         return (), "its forward names no arguments; say what it takes"

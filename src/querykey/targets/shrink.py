@@ -74,6 +74,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "reformer": {"axial_pos_embds_dim": [16, 48], "axial_pos_shape": [8, 8]},
+    "swin": {"image_size": 64, "window_size": 2},
+    "donut-swin": {"image_size": 64, "window_size": 2},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1,
