@@ -1,0 +1,98 @@
+"""New tokens on their way into a state: the real ones of each row moved together, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, namespace
+from querykey.shapes import bind
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """New queries, keys, values (batch, heads, tokens, features), the real tokens of a row first.
+
+    What follows a row's real tokens is zeros. `taken` and `real` say how to go back; both are None
+    where every token is real.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    counts: tuple[int, ...]  # real tokens of each row
+    taken: np.ndarray | None = None  # (batch, tokens): where each token of the call now stands
+    real: Array | None = None  # (batch, tokens) of the call, beside q
+
+    @property
+    def tokens(self) -> int:
+        """The real tokens of the longest row."""
+        return self.q.shape[-2]
+
+    @property
+    def even(self) -> bool:
+        """Whether all rows have as many real tokens."""
+        return len(set(self.counts)) < 2
+
+    def restore(self, out: Array) -> Array:
+        """Put outputs back where their queries stood, with zeros for what is not real."""
+        if self.taken is None or self.real is None:
+            return out
+        xp = namespace(out)
+        out = along_tokens(out, self.taken)
+        return xp.where(self.real[:, None, :, None], out, xp.zeros_like(out))
+
+
+def chunk(q: Array, k: Array, v: Array, real: Any) -> Chunk:
+    """Move the real tokens of each row together; `real` is (batch, tokens), True or 1, or None."""
+    batch, tokens = q.shape[0], q.shape[-2]
+    if real is None:
+        return Chunk(q, k, v, counts=(tokens,) * batch)
+    host = _on_host(real, q)
+    if host.all():
+        return Chunk(q, k, v, counts=(tokens,) * batch)
+    counts = host.sum(axis=1)
+    longest = int(counts.max(initial=0))
+    order = np.argsort(~host, axis=1, kind="stable")[:, :longest]
+    filled = np.arange(longest) < counts[:, None]
+    xp = namespace(q)
+    keep = _beside(filled, q)[:, None, :, None]
+    q, k, v = (
+        xp.where(keep, moved, xp.zeros_like(moved))
+        for moved in (along_tokens(x, order) for x in (q, k, v))
+    )
+    taken = np.cumsum(host, axis=1) - 1
+    return Chunk(q, k, v, tuple(counts.tolist()), np.maximum(taken, 0), _beside(host, q))
+
+
+def along_tokens(x: Array, index: np.ndarray) -> Array:
+    """Return x[b, :, index[b, i]] for x (batch, heads, tokens, features); always a copy."""
+    xp = namespace(x)
+    if index.size and (index == index[0]).all():
+        return xp.take(x, _beside(index[0], x), axis=2)
+    batch, heads, tokens, width = x.shape
+    flat = xp.reshape(xp.moveaxis(x, 2, 1), (batch * tokens, heads, width))
+    places = (np.arange(batch)[:, None] * tokens + index).reshape(-1)
+    found = xp.take(flat, _beside(places, x), axis=0)
+    return xp.moveaxis(xp.reshape(found, (batch, index.shape[1], heads, width)), 1, 2)
+
+
+def _on_host(real: Any, q: Array) -> np.ndarray:
+    """Return `real` as NumPy booleans: how long each row is decides the shapes of what follows."""
+    real = real if is_array(real) else np.asarray(real)
+    if not (is_boolean(real) or is_integer(real)):
+        raise TypeError(
+            f"real wants booleans, or 0 and 1, True for real tokens; "
+            f"got {real.dtype} of shape {tuple(real.shape)}"
+        )
+    bind(q=(q, "batch head new key_dim"), real=(real, "batch new"))
+    if compat.is_torch_array(real):
+        real = real.detach().cpu()
+    return np.asarray(real) != 0
+
+
+def _beside(array: np.ndarray, like: Array) -> Array:
+    return namespace(like).asarray(np.ascontiguousarray(array), device=compat.device(like))

@@ -1,0 +1,237 @@
+"""The maps phi with sim(q, k) = phi(q).phi(k): what makes attention linear in the number of tokens.
+
+phi = Quadratic()
+phi.width(64)          # 2145, without running anything
+phi(x)                 # (..., 2145), over the last axis of any array
+phi.similarity(dots)   # the same kernel from dot products, where it has a closed form
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from querykey.attention.arrays import Array, constant, namespace
+
+
+class FeatureMap:
+    """A map over the last axis of an array."""
+
+    positive: bool = True  # are its similarities never below 0?
+    exact: bool = True  # does phi(q).phi(k) equal the kernel the map is named after?
+    closed_form: bool = False  # is that kernel a function of q.k, given by `similarity`?
+
+    def width(self, key_dim: int) -> int:
+        """Count the features of a vector of `key_dim` entries."""
+        raise NotImplementedError
+
+    def __call__(self, x: Array) -> Array:
+        """Map (..., key_dim) to (..., width)."""
+        raise NotImplementedError
+
+    def similarity(self, dots: Array) -> Array:
+        """Return phi(q).phi(k) from q.k, entry by entry."""
+        raise TypeError(f"{self} is no function of q.k alone: use phi(q) @ phi(k)^T")
+
+
+class PowerSeries(FeatureMap):
+    """phi for c_0 + c_1 (q.k) + c_2 (q.k)^2 + ..., every c_m at least 0.
+
+    (q.k)^m is a sum over monomials of degree m, each as often as its letters can be ordered; so phi
+    holds every monomial once, times the root of that count and of c_m. The degrees come in rising
+    order, the monomials of one degree in the order x1 x1, x1 x2, ..., x2 x2, ...
+    """
+
+    closed_form = True
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """The factors c_0, c_1, ... of the powers of q.k."""
+        raise NotImplementedError
+
+    def width(self, key_dim: int) -> int:
+        """Count the monomials of every degree that takes part."""
+        return sum(
+            math.comb(key_dim + degree - 1, degree) if degree else 1
+            for degree, factor in enumerate(self.coefficients)
+            if factor
+        )
+
+    def __call__(self, x: Array) -> Array:
+        """Return the weighted monomials, built degree by degree from those one degree below."""
+        xp = namespace(x)
+        monomials = (
+            xp.ones_like(x[..., :1]) if x.shape[-1] else xp.sum(x, axis=-1, keepdims=True) + 1
+        )
+        features = [monomials * math.sqrt(self.coefficients[0])] if self.coefficients[0] else []
+        for degree, factor in enumerate(self.coefficients[1:], start=1):
+            shorter, letter, orderings = _monomials(x.shape[-1], degree)
+            monomials = xp.take(monomials, constant(shorter, x), axis=-1) * xp.take(
+                x, constant(letter, x), axis=-1
+            )
+            if factor:
+                features.append(monomials * constant(np.sqrt(factor * orderings), x))
+        return xp.concat(features, axis=-1)
+
+    def similarity(self, dots: Array) -> Array:
+        """Return the series at q.k, by Horner's rule."""
+        *lower, total = self.coefficients
+        for factor in reversed(lower):
+            total = total * dots + factor
+        return total
+
+
+@dataclass(frozen=True)
+class Quadratic(PowerSeries):
+    """(q.k + 1)^2 exactly: 1, every sqrt(2) x_i, every x_i^2, every sqrt(2) x_i x_j with i < j."""
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Those of (x + 1)^2."""
+        return (1.0, 2.0, 1.0)
+
+    def similarity(self, dots: Array) -> Array:
+        """Return (q.k + 1)^2, never below 0 whatever the rounding."""
+        return (dots + 1) ** 2
+
+
+@dataclass(frozen=True)
+class Polynomial(PowerSeries):
+    """(q.k + bias)^degree exactly."""
+
+    degree: int
+    bias: float = 1.0
+    signed: bool = False  # accept similarities below 0, as odd degrees have
+
+    def __post_init__(self):
+        if self.degree < 1:
+            raise ValueError(f"the degree of a polynomial kernel is at least 1; got {self.degree}")
+        if not self.bias >= 0:
+            raise ValueError(
+                f"(q.k + bias)^degree has a feature map only for a bias of at least 0; "
+                f"got {self.bias}"
+            )
+        _admit_sign(self, self.degree, f"(q.k + {self.bias:g})^{self.degree}", "degree")
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """The binomial formula's."""
+        n, bias = self.degree, float(self.bias)
+        return tuple(math.comb(n, m) * bias ** (n - m) for m in range(n + 1))
+
+    def similarity(self, dots: Array) -> Array:
+        """Return (q.k + bias)^degree."""
+        return (dots + self.bias) ** self.degree
+
+
+@dataclass(frozen=True)
+class Taylor(PowerSeries):
+    """1 + x + x^2/2 + ... + x^order/order! at x = q.k: exp(q.k) near 0."""
+
+    order: int = 2
+    signed: bool = False  # accept similarities below 0, as odd orders have
+    exact = False
+
+    def __post_init__(self):
+        if self.order < 1:
+            raise ValueError(f"the order of a Taylor polynomial is at least 1; got {self.order}")
+        # Even orders are above 0 everywhere: where the slope is 0, the sum equals its last term.
+        _admit_sign(self, self.order, f"the Taylor polynomial of order {self.order}", "order")
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Those of exp."""
+        return tuple(1 / math.factorial(m) for m in range(self.order + 1))
+
+
+@dataclass(frozen=True)
+class EluPlusOne(FeatureMap):
+    """phi(x) = elu(x) + 1 (Katharopoulos et al., 2020): positive, smooth, same width."""
+
+    def width(self, key_dim: int) -> int:
+        """As wide as the key."""
+        return key_dim
+
+    def __call__(self, x: Array) -> Array:
+        """Return x + 1 above 0 and exp(x) below."""
+        xp = namespace(x)
+        above = x > 0
+        return xp.where(above, x + 1, xp.exp(xp.where(above, xp.zeros_like(x), x)))
+
+
+@dataclass(frozen=True)
+class RandomFeatures(FeatureMap):
+    """phi(x) = exp(W x - |x|^2 / 2) / sqrt(count): on average over W, phi(q).phi(k) = exp(q.k).
+
+    Positive random features with orthogonal rows (Choromanski et al., 2021). W is drawn by NumPy
+    from the seed, so the numbers are the same in every array library.
+    """
+
+    count: int
+    seed: int = 0
+    exact = False
+
+    def __post_init__(self):
+        if self.count < 1:
+            raise ValueError(f"the number of random features is at least 1; got {self.count}")
+
+    def width(self, key_dim: int) -> int:
+        """Count the features, whatever the key's size."""
+        return self.count
+
+    def __call__(self, x: Array) -> Array:
+        """Return the positive features; no entry exceeds exp(|w|^2 / 2)."""
+        xp = namespace(x)
+        directions = constant(_orthogonal(self.count, x.shape[-1], self.seed), x)
+        half_norm = xp.sum(x * x, axis=-1, keepdims=True) / 2
+        return xp.exp(x @ xp.matrix_transpose(directions) - half_norm) / math.sqrt(self.count)
+
+
+def _admit_sign(features: Polynomial | Taylor, highest: int, name: str, kind: str) -> None:
+    """Note whether the similarities are positive, as for even highest powers, or refuse."""
+    object.__setattr__(features, "positive", highest % 2 == 0)
+    if not (features.positive or features.signed):
+        raise ValueError(
+            f"{name} can be below 0, so its sums can vanish and its weights have no bound; "
+            f"pass signed=True to accept that, or take an even {kind}"
+        )
+
+
+@lru_cache(maxsize=64)
+def _monomials(letters: int, degree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List the monomials of a degree: each as (its first letters, its last letter, its orderings).
+
+    The first letters are given by their place among the monomials one degree shorter.
+    """
+    words = list(combinations_with_replacement(range(letters), degree))
+    places = {
+        word: i for i, word in enumerate(combinations_with_replacement(range(letters), degree - 1))
+    }
+    shorter = np.array([places[word[:-1]] for word in words], dtype=np.int64)
+    letter = np.array([word[-1] for word in words], dtype=np.int64)
+    orderings = np.array([_orderings(word) for word in words], dtype=np.float64)
+    return shorter, letter, orderings
+
+
+def _orderings(word: tuple[int, ...]) -> int:
+    repeats = math.prod(math.factorial(word.count(letter)) for letter in set(word))
+    return math.factorial(len(word)) // repeats
+
+
+@lru_cache(maxsize=64)
+def _orthogonal(count: int, key_dim: int, seed: int) -> np.ndarray:
+    """Draw rows that look Gaussian one by one and are orthogonal in blocks of `key_dim`."""
+    if key_dim == 0:
+        return np.zeros((count, 0))
+    draw = np.random.default_rng(seed)
+    blocks = []
+    for _ in range(-(-count // key_dim)):
+        q, r = np.linalg.qr(draw.standard_normal((key_dim, key_dim)))
+        lengths = np.linalg.norm(draw.standard_normal((key_dim, key_dim)), axis=1)
+        # LAPACK chooses the signs; a positive diagonal of r makes them ours.
+        blocks.append((q * np.sign(np.diag(r))).T * lengths[:, None])
+    return np.concatenate(blocks)[:count]

@@ -1,0 +1,37 @@
+"""Splitting and joining heads; which key head serves which query head."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from querykey.attention.arrays import Array, constant, namespace
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """Turn (..., tokens, heads * features) into (..., heads, tokens, features)."""
+    *outer, tokens, width = x.shape
+    if width % heads:
+        raise ValueError(f"{width} features do not split into {heads} heads of one size")
+    xp = namespace(x)
+    return xp.moveaxis(xp.reshape(x, (*outer, tokens, heads, width // heads)), -2, -3)
+
+
+def join_heads(x: Array) -> Array:
+    """Turn (..., heads, tokens, features) into (..., tokens, heads * features)."""
+    *outer, heads, tokens, width = x.shape
+    xp = namespace(x)
+    return xp.reshape(xp.moveaxis(x, -3, -2), (*outer, tokens, heads * width))
+
+
+def key_head(head: int, heads: int, kv_heads: int) -> int:
+    """Return the key head that query head `head` reads; works on arrays of heads too."""
+    return head // (heads // kv_heads)
+
+
+def repeat_heads(x: Array, heads: int) -> Array:
+    """Give each of `heads` query heads its own copy of the key or value head that it reads."""
+    kv_heads = x.shape[-3]
+    if heads == kv_heads:
+        return x
+    serving = constant(np.asarray([key_head(h, heads, kv_heads) for h in range(heads)]), x)
+    return namespace(x).take(x, serving, axis=-3)

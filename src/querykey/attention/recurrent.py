@@ -1,0 +1,115 @@
+"""The memory of causal kernel attention: sums whose size does not depend on how much was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import array_api_compat as compat
+import numpy as np
+
+from querykey.attention.arrays import Array, namespace, widened
+from querykey.attention.chunks import Chunk
+from querykey.attention.mechanisms import Kernel
+from querykey.attention.positions import Bias
+from querykey.attention.reference import weighted_sum
+from querykey.attention.states import Attend, State
+
+BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrent(State):
+    """U = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j), in float32 at least: constant memory.
+
+    The output for a query is phi(q)^T U / phi(q)^T z, with its own key and value added first. Where
+    every similarity of a query is near 0, so is that denominator, and its digits cancel.
+    """
+
+    outer: Array = None  # U: (batch, kv_heads, width, value_dim)
+    total: Array = None  # z: (batch, kv_heads, width)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The two sums."""
+        return () if self.outer is None else (self.outer, self.total)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The mechanism, which is a kernel."""
+        return cast(Kernel, self.mechanism)
+
+    def started(self, like: Array) -> Recurrent:
+        """Return the state with sums of nothing."""
+        xp, memory = namespace(like), self.memory
+        width = self.kernel.features.width(memory.key_dim)
+        options = {"dtype": widened(like[..., :0]).dtype, "device": compat.device(like)}
+        shape = (len(self.counts), memory.kv_heads, width)
+        return replace(
+            self,
+            outer=xp.zeros((*shape, memory.value_dim), **options),
+            total=xp.zeros(shape, **options),
+        )
+
+    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+        """Go block by block: the past through its sums, the block's own tokens one by one."""
+        xp = namespace(new.q)
+        batch, heads, _, key_dim = new.q.shape
+        kv_heads = self.memory.kv_heads
+        outs, outer, total = [], self.outer, self.total
+        for first in range(0, new.tokens, BLOCK):
+            q, k, v = (widened(x[:, :, first : first + BLOCK, :]) for x in (new.q, new.k, new.v))
+            tokens = q.shape[2]
+            real = _real(new, first, tokens)
+            grouped = xp.reshape(q, (batch, kv_heads, heads // max(kv_heads, 1), tokens, key_dim))
+            out = _read(self.kernel, grouped, k, v, outer, total, real)
+            outs.append(xp.reshape(out, (batch, heads, tokens, self.memory.value_dim)))
+            outer, total = _taken_in(self.kernel.phi(k), v, outer, total, real)
+        out = xp.astype(xp.concat(outs, axis=2), new.q.dtype)
+        return out, Recurrent(self.memory, self._after(new), outer, total)
+
+    def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
+        return Recurrent(self.memory, counts, *(_rows(x, rows) for x in self.arrays))
+
+
+def _real(new: Chunk, first: int, tokens: int) -> Array | None:
+    """Which tokens of the block are real, (batch, 1, tokens); None where all are."""
+    if new.even:
+        return None
+    counts = np.asarray(new.counts, dtype=np.int64)[:, None, None]
+    filled = np.arange(first, first + tokens) < counts
+    return namespace(new.q).asarray(filled, device=compat.device(new.q))
+
+
+def _read(
+    kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array, real: Array | None
+) -> Array:
+    """Return the outputs of one block; q is (batch, kv_heads, group, tokens, key_dim)."""
+    xp = namespace(q)
+    place = xp.arange(q.shape[-2], device=compat.device(q))
+    seen = place[:, None] >= place[None, :]
+    if real is not None:
+        seen = seen & real[:, :, None, None, :]
+    k, v = k[:, :, None, :, :], v[:, :, None, :, :]
+    near = kernel.similarity(q, k, where=seen)
+    near = xp.where(seen, near, xp.zeros_like(near))
+    phi = kernel.phi(q)
+    sums = phi @ outer[:, :, None, :, :] + weighted_sum(near, v)
+    norm = phi @ total[:, :, None, :, None] + xp.sum(near, axis=-1, keepdims=True)
+    nothing = norm == 0
+    out = sums / xp.where(nothing, xp.ones_like(norm), norm)
+    return xp.where(nothing, xp.zeros_like(out), out)
+
+
+def _taken_in(
+    phi: Array, v: Array, outer: Array, total: Array, real: Array | None
+) -> tuple[Array, Array]:
+    xp = namespace(phi)
+    if real is not None:
+        phi = xp.where(real[..., None], phi, xp.zeros_like(phi))
+    return outer + xp.matrix_transpose(phi) @ v, total + xp.sum(phi, axis=-2)
+
+
+def _rows(array: Array, rows: np.ndarray) -> Array:
+    xp = namespace(array)
+    return xp.take(array, xp.asarray(rows, device=compat.device(array)), axis=0)

@@ -1,0 +1,128 @@
+"""What decoding must remember, as values: growing (keys, values), sliding, recurrent.
+
+    state = empty_state(Softmax(), mask=Causal(), batch=2, kv_heads=4, key_dim=64, value_dim=64)
+    out, state = extend(q, k, v, state)        # any number of new tokens
+
+A state is a value: extending it leaves it as it was, so that a prompt can be continued many times.
+Any split of a sequence gives the outputs of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from querykey.attention import reference
+from querykey.attention.arrays import Array, described, namespace, widened
+from querykey.attention.chunks import Chunk, chunk
+from querykey.attention.heads import repeat_heads
+from querykey.attention.inputs import check_inputs
+from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
+from querykey.attention.mechanisms import Kernel, Mechanism
+from querykey.attention.positions import Bias
+from querykey.attention.recurrent import Recurrent
+from querykey.attention.states import Attend, Growing, Memory, Sliding, State
+from querykey.shapes import bind
+
+__all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend"]
+
+
+def empty_state(
+    mechanism: Mechanism,
+    mask: Mask = Causal(),  # noqa: B008 - a frozen value
+    batch: int = 1,
+    *,
+    kv_heads: int,
+    key_dim: int,
+    value_dim: int,
+    capacity: int | None = None,
+    like: Array = None,
+) -> State:
+    """Return the state before the first token, or refuse where the mask cannot decode.
+
+    Kernel attention that is causal keeps sums of constant size; a causal window keeps the keys and
+    values that it can still reach; all else keeps every key and value, with room for `capacity`
+    tokens at once (it grows beyond). Library, dtype and device are those of `like`, or else of the
+    first tokens; sums are never kept in less than float32.
+    """
+    for leaf in mask.leaves:
+        if isinstance(leaf, ArrayMask):
+            raise ValueError(
+                f"{leaf} has as many entries as there are tokens, and decoding adds tokens; "
+                f"say which are real through extend(..., real=...)"
+            )
+    if math.isinf(mask.settles):
+        raise ValueError(
+            f"{mask} lets a query see keys that come after it, so what was computed would change "
+            f"with every new token; decoding wants a mask with Causal() in it"
+        )
+    memory = Memory(mechanism, mask, kv_heads, key_dim, value_dim)
+    counts = (0,) * batch
+    if isinstance(mechanism, Kernel) and mask == Causal():
+        state = Recurrent(memory, counts)
+    elif mask.relative and math.isfinite(mask.reach):
+        state = Sliding(memory, counts)
+    else:
+        state = Growing(memory, counts, capacity=capacity or 0)
+    return state if like is None else state.started(like)
+
+
+def extend(
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    attend: Attend = reference.attend,
+) -> tuple[Array, State]:
+    """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
+
+    `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
+    state, and their outputs are zeros. A bias is a rule over positions.
+    """
+    if bias is not None and not isinstance(bias, Bias):
+        raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
+    check_inputs(q, k, v, state.mechanism, FULL, bias, start=0)
+    memory = state.memory
+    sizes = (len(state.counts), memory.kv_heads, memory.key_dim, memory.value_dim)
+    bind(
+        state=(SimpleNamespace(shape=sizes), "batch kv_head key_dim value_dim"),
+        q=(q, "batch head new key_dim"),
+        k=(k, "batch kv_head new key_dim"),
+        v=(v, "batch kv_head new value_dim"),
+    )
+    new = chunk(q, k, v, real)
+    _check_settled(state, new)
+    if not state.arrays:
+        state = state.started(k)
+    _check_kind(k, state)
+    if new.tokens == 0:
+        return _blank(q, v), state
+    out, after = state.extended(new, bias, attend)
+    return new.restore(out), after
+
+
+def _blank(q: Array, v: Array) -> Array:
+    """Return zeros for every query, which give zeros as gradients to the values."""
+    xp, v = namespace(q), repeat_heads(v, q.shape[1])
+    return xp.where(xp.zeros_like(v) > 0, v, xp.zeros_like(v))
+
+
+def _check_settled(state: State, new: Chunk) -> None:
+    for row, (old, more) in enumerate(zip(state.counts, new.counts, strict=True)):
+        if more and 0 < old < state.mask.settles:
+            raise ValueError(
+                f"under {state.mask}, every query sees the first {state.mask.settles} keys, so "
+                f"these must come in one piece; row {row} stopped after {old}"
+            )
+
+
+def _check_kind(k: Array, state: State) -> None:
+    held = state.arrays[0]
+    dtype = widened(k).dtype if isinstance(state, Recurrent) else k.dtype
+    ours, theirs = described(held), described(k, dtype)
+    if ours != theirs:
+        raise TypeError(f"the state is {ours} but the new tokens are {theirs}")
