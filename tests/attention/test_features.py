@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.mechanisms import Kernel
+from querykey.attention.tables import orthogonal_rows
 
 vectors = arrays(np.float64, (2, 5), elements=st.floats(-3, 3, width=32))
 
@@ -143,9 +144,7 @@ def test_random_features_approximate_exp_without_bias():
 
 
 def test_random_directions_are_orthogonal_in_blocks():
-    from querykey.attention.features import _orthogonal
-
-    rows = _orthogonal(10, 4, seed=0)
+    rows = orthogonal_rows(10, 4, seed=0)
     for block in (rows[:4], rows[4:8], rows[8:]):
         gram = block @ block.T
         np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-12)

@@ -196,6 +196,8 @@ def test_masks_stay_where_they_are_unless_moved():
     assert moved.on(torch.zeros(1)) is moved
     turned = (~mask).on(torch.zeros(1))
     assert turned.on(torch.zeros(1)) is turned
+    read_only = np.broadcast_to(REAL[0], (2, 3))
+    assert Padding(read_only).matrix(1, 3, like=torch.zeros(1)).tolist() == [[[[1, 1, 0]]]] * 2
 
 
 MISTAKES = [

@@ -13,7 +13,6 @@ from querykey.attention.features import (
     Quadratic,
     RandomFeatures,
     Taylor,
-    _orthogonal,
 )
 from querykey.attention.masks import (
     FULL,
@@ -30,9 +29,10 @@ from querykey.attention.masks import (
 )
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
 from querykey.attention.reference import attend, weights
+from querykey.attention.tables import orthogonal_rows
 
 D, M, S = 5, 3, 7
-DIRECTIONS = _orthogonal(11, D, 3).tolist()
+DIRECTIONS = orthogonal_rows(11, D, 3).tolist()
 
 
 def gaussian(q, k):

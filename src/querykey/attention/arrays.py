@@ -6,17 +6,42 @@ for torch and JAX, whose arrays live on devices and under tracers, and in NumPy 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import array_api_compat as compat
 import numpy as np
 
+_NUMPY = np.empty(0)
 Array = Any  # no common base class exists: NumPy, torch, JAX and `querykey.ag` arrays
 
 
-def namespace(*arrays: Array) -> Any:
-    """Return the array-API namespace that the arrays share."""
-    return compat.array_namespace(*arrays)
+def library(array: Array) -> str:
+    """Name the package an array comes from: "numpy", "torch", "jax", ..."""
+    # Asked inside torch.compile, which warns about the caches that array_api_compat asks through.
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return "torch"
+    return "jax" if compat.is_jax_array(array) else type(array).__module__.split(".")[0]
+
+
+def namespace(array: Array) -> Any:
+    """Return the array-API namespace of the library of an array."""
+    match library(array):
+        case "numpy":
+            import array_api_compat.numpy as xp
+        case "torch":
+            import array_api_compat.torch as xp
+        case _:
+            xp = compat.array_namespace(array)
+    return xp
+
+
+def device_of(array: Array) -> Any:
+    """Return where the array's numbers are."""
+    return array.device if library(array) in ("numpy", "torch") else compat.device(array)
 
 
 def is_array(value: Any) -> bool:
@@ -24,39 +49,28 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def library(array: Array) -> str:
-    """Name the package an array comes from: "numpy", "torch", "jax", ..."""
-    for name, found in (
-        ("numpy", compat.is_numpy_array(array)),
-        ("torch", compat.is_torch_array(array)),
-        ("jax", compat.is_jax_array(array)),
-    ):
-        if found:
-            return name
-    return type(array).__module__.split(".")[0]
-
-
 def described(array: Array, dtype: Any = None) -> str:
     """Say an array's library, dtype and device: "torch float32 on cpu"."""
     dtype = str(array.dtype if dtype is None else dtype).removeprefix("torch.")
-    return f"{library(array)} {dtype} on {compat.device(array)}"
+    return f"{library(array)} {dtype} on {device_of(array)}"
 
 
 def index_library(like: Array) -> tuple[Any, Any]:
     """Return (namespace, device) in which positions and masks for `like` are worked out."""
     if like is not None and library(like) in ("torch", "jax"):
-        return namespace(like), compat.device(like)
-    return compat.array_namespace(np.empty(0)), None
+        return namespace(like), device_of(like)
+    return namespace(_NUMPY), None
 
 
 def moved(array: Array, like: Array) -> Array:
     """Return an index or mask array in the index library of `like`; itself where it is there."""
     xp, device = index_library(like)
-    if is_array(array) and compat.array_namespace(array) is xp:
+    if is_array(array) and namespace(array) is xp:
         return array
     if is_array(array) and library(array) == "torch":
         array = array.detach().cpu().numpy()
-    return xp.asarray(np.asarray(array), device=device)
+    # A copy: torch would share NumPy's memory, and warns where that is read-only.
+    return xp.asarray(np.array(array), device=device)
 
 
 def is_boolean(array: Array) -> bool:
@@ -82,8 +96,11 @@ def widened(array: Array) -> Array:
     return xp.astype(array, xp.float32)
 
 
-def constant(array: np.ndarray, like: Array) -> Array:
-    """Return a NumPy table where `like` is: its library, its device, its dtype for real numbers."""
-    xp = namespace(like)
-    dtype = like.dtype if array.dtype.kind == "f" else None
-    return xp.asarray(array, dtype=dtype, device=compat.device(like))
+def constant(table: Any, like: Array) -> Array:
+    """Return a table of booleans or whole numbers in the library and on the device of `like`."""
+    return namespace(like).asarray(table, device=device_of(like))
+
+
+def constant_reals(table: Any, like: Array) -> Array:
+    """Return a table of real numbers in the library, dtype and device of `like`."""
+    return namespace(like).asarray(table, dtype=like.dtype, device=device_of(like))

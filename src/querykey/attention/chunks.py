@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat as compat
 import numpy as np
 
-from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, namespace
+from querykey.attention.arrays import (
+    Array,
+    constant,
+    is_array,
+    is_boolean,
+    is_integer,
+    library,
+    namespace,
+)
 from querykey.shapes import bind
 
 
@@ -59,24 +66,24 @@ def chunk(q: Array, k: Array, v: Array, real: Any) -> Chunk:
     order = np.argsort(~host, axis=1, kind="stable")[:, :longest]
     filled = np.arange(longest) < counts[:, None]
     xp = namespace(q)
-    keep = _beside(filled, q)[:, None, :, None]
+    keep = constant(filled, q)[:, None, :, None]
     q, k, v = (
         xp.where(keep, moved, xp.zeros_like(moved))
         for moved in (along_tokens(x, order) for x in (q, k, v))
     )
     taken = np.cumsum(host, axis=1) - 1
-    return Chunk(q, k, v, tuple(counts.tolist()), np.maximum(taken, 0), _beside(host, q))
+    return Chunk(q, k, v, tuple(counts.tolist()), np.maximum(taken, 0), constant(host, q))
 
 
 def along_tokens(x: Array, index: np.ndarray) -> Array:
     """Return x[b, :, index[b, i]] for x (batch, heads, tokens, features); always a copy."""
     xp = namespace(x)
     if index.size and (index == index[0]).all():
-        return xp.take(x, _beside(index[0], x), axis=2)
+        return xp.take(x, constant(index[0], x), axis=2)
     batch, heads, tokens, width = x.shape
     flat = xp.reshape(xp.moveaxis(x, 2, 1), (batch * tokens, heads, width))
     places = (np.arange(batch)[:, None] * tokens + index).reshape(-1)
-    found = xp.take(flat, _beside(places, x), axis=0)
+    found = xp.take(flat, constant(places, x), axis=0)
     return xp.moveaxis(xp.reshape(found, (batch, index.shape[1], heads, width)), 1, 2)
 
 
@@ -89,10 +96,6 @@ def _on_host(real: Any, q: Array) -> np.ndarray:
             f"got {real.dtype} of shape {tuple(real.shape)}"
         )
     bind(q=(q, "batch head new key_dim"), real=(real, "batch new"))
-    if compat.is_torch_array(real):
+    if library(real) == "torch":
         real = real.detach().cpu()
     return np.asarray(real) != 0
-
-
-def _beside(array: np.ndarray, like: Array) -> Array:
-    return namespace(like).asarray(np.ascontiguousarray(array), device=compat.device(like))

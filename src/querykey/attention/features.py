@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations_with_replacement
 
-import numpy as np
-
-from querykey.attention.arrays import Array, constant, namespace
+from querykey.attention.arrays import Array, namespace
+from querykey.attention.tables import direction_table, monomial_table
 
 
 class FeatureMap:
@@ -69,12 +66,10 @@ class PowerSeries(FeatureMap):
         )
         features = [monomials * math.sqrt(self.coefficients[0])] if self.coefficients[0] else []
         for degree, factor in enumerate(self.coefficients[1:], start=1):
-            shorter, letter, orderings = _monomials(x.shape[-1], degree)
-            monomials = xp.take(monomials, constant(shorter, x), axis=-1) * xp.take(
-                x, constant(letter, x), axis=-1
-            )
+            shorter, letter, orderings = monomial_table(x.shape[-1], degree, like=x)
+            monomials = xp.take(monomials, shorter, axis=-1) * xp.take(x, letter, axis=-1)
             if factor:
-                features.append(monomials * constant(np.sqrt(factor * orderings), x))
+                features.append(monomials * xp.sqrt(factor * orderings))
         return xp.concat(features, axis=-1)
 
     def similarity(self, dots: Array) -> Array:
@@ -186,7 +181,7 @@ class RandomFeatures(FeatureMap):
     def __call__(self, x: Array) -> Array:
         """Return the positive features; no entry exceeds exp(|w|^2 / 2)."""
         xp = namespace(x)
-        directions = constant(_orthogonal(self.count, x.shape[-1], self.seed), x)
+        directions = direction_table(self.count, x.shape[-1], self.seed, like=x)
         half_norm = xp.sum(x * x, axis=-1, keepdims=True) / 2
         return xp.exp(x @ xp.matrix_transpose(directions) - half_norm) / math.sqrt(self.count)
 
@@ -199,39 +194,3 @@ def _admit_sign(features: Polynomial | Taylor, highest: int, name: str, kind: st
             f"{name} can be below 0, so its sums can vanish and its weights have no bound; "
             f"pass signed=True to accept that, or take an even {kind}"
         )
-
-
-@lru_cache(maxsize=64)
-def _monomials(letters: int, degree: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """List the monomials of a degree: each as (its first letters, its last letter, its orderings).
-
-    The first letters are given by their place among the monomials one degree shorter.
-    """
-    words = list(combinations_with_replacement(range(letters), degree))
-    places = {
-        word: i for i, word in enumerate(combinations_with_replacement(range(letters), degree - 1))
-    }
-    shorter = np.array([places[word[:-1]] for word in words], dtype=np.int64)
-    letter = np.array([word[-1] for word in words], dtype=np.int64)
-    orderings = np.array([_orderings(word) for word in words], dtype=np.float64)
-    return shorter, letter, orderings
-
-
-def _orderings(word: tuple[int, ...]) -> int:
-    repeats = math.prod(math.factorial(word.count(letter)) for letter in set(word))
-    return math.factorial(len(word)) // repeats
-
-
-@lru_cache(maxsize=64)
-def _orthogonal(count: int, key_dim: int, seed: int) -> np.ndarray:
-    """Draw rows that look Gaussian one by one and are orthogonal in blocks of `key_dim`."""
-    if key_dim == 0:
-        return np.zeros((count, 0))
-    draw = np.random.default_rng(seed)
-    blocks = []
-    for _ in range(-(-count // key_dim)):
-        q, r = np.linalg.qr(draw.standard_normal((key_dim, key_dim)))
-        lengths = np.linalg.norm(draw.standard_normal((key_dim, key_dim)), axis=1)
-        # LAPACK chooses the signs; a positive diagonal of r makes them ours.
-        blocks.append((q * np.sign(np.diag(r))).T * lengths[:, None])
-    return np.concatenate(blocks)[:count]

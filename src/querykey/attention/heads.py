@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from querykey.attention.arrays import Array, constant, namespace
 
 
@@ -33,5 +31,5 @@ def repeat_heads(x: Array, heads: int) -> Array:
     kv_heads = x.shape[-3]
     if heads == kv_heads:
         return x
-    serving = constant(np.asarray([key_head(h, heads, kv_heads) for h in range(heads)]), x)
+    serving = constant([key_head(h, heads, kv_heads) for h in range(heads)], x)
     return namespace(x).take(x, serving, axis=-3)

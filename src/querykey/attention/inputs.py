@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat as compat
+import numpy as np
 
 from querykey.attention.arrays import (
     Array,
     described,
+    device_of,
     index_library,
     is_array,
     is_floating,
@@ -21,6 +22,9 @@ from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity,
 from querykey.attention.positions import Bias
 from querykey.attention.rules import places
 from querykey.shapes import ShapeError, bind
+
+Arrays = dict[str, Array]  # by the names they have in the call
+Axes = dict[str, tuple[Array, str]]  # the same, with the names of their axes
 
 
 @dataclass(frozen=True)
@@ -56,234 +60,196 @@ def check_inputs(
     start: Any = None,
 ) -> Call:
     """Return the sizes of the call, or raise the one error that says what does not fit."""
-    arrays = {"q": q, "k": k} | ({} if v is None else {"v": v})
+    arrays = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
     _check_kinds(arrays)
+    axes = _named_axes(arrays)
+    sizes = _bound(axes)
+    _check_specs(mechanism, mask, arrays)
+    for leaf in mask.leaves:
+        if isinstance(leaf, ArrayMask):
+            _check_array_mask(leaf, axes, arrays)
+    if bias is not None:
+        _check_bias(bias, mechanism, sizes.get("head", 1), axes, arrays)
+    if start is None:
+        _check_start_is_known(mask, bias, sizes, arrays)
+    else:
+        _check_start(start, mask, sizes["query"], axes, arrays)
+    heads = sizes.get("head", 1)
+    return Call(
+        batch=tuple(size for axis, size in sizes.items() if axis.startswith("batch")),
+        heads=heads,
+        kv_heads=sizes.get("kv_head", heads),
+        queries=sizes["query"],
+        keys=sizes["key"],
+        key_dim=sizes["key_dim"],
+        value_dim=sizes.get("value_dim"),
+        start=0 if start is None else start,
+        has_heads="head" in sizes,
+    )
+
+
+def _check_kinds(arrays: Arrays) -> None:
+    """One library, floating-point numbers of one dtype, one device."""
+    for name, array in arrays.items():
+        if not is_array(array):
+            raise TypeError(_shown(f"`{name}` is no array but a {type(array).__name__}", arrays))
+    for name in arrays:
+        _check_same_library(name, arrays)
+    for name, array in arrays.items():
+        if not is_floating(array):
+            problem = f"attention wants floating-point arrays, but `{name}` is {array.dtype}"
+            raise TypeError(_shown(problem, arrays))
+    for name, array in arrays.items():
+        if array.dtype != arrays["q"].dtype:
+            problem = f"`q` is {arrays['q'].dtype} but `{name}` is {array.dtype}"
+            raise TypeError(_shown(problem, arrays))
+        _check_same_device(name, arrays)
+
+
+def _check_same_library(name: str, arrays: Arrays) -> None:
+    ours, theirs = library(arrays["q"]), library(arrays[name])
+    if ours != theirs:
+        raise TypeError(_shown(f"`q` is a {ours} array but `{name}` is of {theirs}", arrays))
+
+
+def _check_same_device(name: str, arrays: Arrays) -> None:
+    ours, theirs = device_of(arrays["q"]), device_of(arrays[name])
+    if ours != theirs:
+        raise ValueError(_shown(f"`q` is on {ours} but `{name}` is on {theirs}", arrays))
+
+
+def _named_axes(arrays: Arrays) -> Axes:
+    """Pair every array with the names of its axes, at the rank of the largest."""
+    rank = max(2, *(len(array.shape) for array in arrays.values()))
+    batch = ["batch"] if rank == 4 else [f"batch_{i + 1}" for i in range(rank - 3)]
+    heads = tuple(arrays["q"].shape[-3:-2])
+    axes = {}
+    for name, array in arrays.items():
+        head = "head" if name == "q" or tuple(array.shape[-3:-2]) == heads else "kv_head"
+        outer = [*batch, head] if rank > 2 else []
+        axes[name] = (array, " ".join([*outer, _LAST[name]]))
+    return axes
+
+
+_LAST = {"q": "query key_dim", "k": "key key_dim", "v": "key value_dim"}
+
+
+def _bound(axes: Axes) -> dict[str, Any]:
+    """Return the size of each axis, where every array fits the others."""
+    try:
+        sizes = bind(**axes)
+    except ShapeError as error:
+        ranks = {name: len(array.shape) for name, (array, _) in axes.items()}
+        if set(ranks.values()) == {3, 4}:
+            slip = next(name for name, rank in ranks.items() if rank == 3)
+            raise error.with_hint(f"`{slip}[:, None]` adds a head axis to `{slip}`") from None
+        raise
+    heads, kv_heads = sizes.get("head", 1), sizes.get("kv_head")
+    if kv_heads is not None and (kv_heads == 0 or heads % kv_heads):
+        problem = f"{heads} query heads cannot share {kv_heads} key heads evenly"
+        raise ShapeError(problem, axes, here="k")
+    if len({tuple(array.shape[-3:-2]) for name, (array, _) in axes.items() if name != "q"}) > 1:
+        raise ShapeError("`k` and `v` have different numbers of heads", axes, here="v")
+    return sizes
+
+
+def _check_specs(mechanism: Any, mask: Any, arrays: Arrays) -> None:
     if not isinstance(mechanism, Softmax | Argmax | Kernel | Similarity):
         raise TypeError(
             f"mechanism wants Softmax(), Argmax(), Kernel(features) or Similarity(function); "
             f"got {mechanism!r}"
         )
     if not isinstance(mask, Mask):
-        raise TypeError(
-            _shown("mask wants a rule, such as Causal() or Dense(array)", arrays, mask=mask)
-        )
-    named = _named_axes(arrays)
-    sizes = _bind_heads(named, arrays)
-    _check_mask(mask, named, arrays)
-    _check_bias(bias, mechanism, sizes.get("head"), named, arrays)
-    start = _check_start(start, mask, bias, sizes, named, arrays)
-    batch = tuple(size for axis, size in sizes.items() if axis.startswith("batch"))
-    return Call(
-        batch=batch,
-        heads=sizes.get("head", 1),
-        kv_heads=sizes.get("kv_head", sizes.get("head", 1)),
-        queries=sizes["query"],
-        keys=sizes["key"],
-        key_dim=sizes["key_dim"],
-        value_dim=sizes.get("value_dim"),
-        start=start,
-        has_heads="head" in sizes,
-    )
+        problem = "mask wants a rule, such as Causal() or Dense(array)"
+        raise TypeError(_shown(problem, arrays | {"mask": mask}))
 
 
-def _check_kinds(arrays: dict[str, Array]) -> None:
-    """One library, one floating dtype, one device."""
-    for name, array in arrays.items():
-        if not is_array(array):
-            raise TypeError(_shown(f"`{name}` is no array but a {type(array).__name__}", arrays))
-    for name, array in arrays.items():
-        if library(array) != library(arrays["q"]):
-            raise TypeError(
-                _shown(
-                    f"`q` is a {library(arrays['q'])} array but `{name}` is of {library(array)}",
-                    arrays,
-                )
-            )
-    for name, array in arrays.items():
-        if not is_floating(array):
-            raise TypeError(
-                _shown(
-                    f"attention wants floating-point arrays, but `{name}` is {array.dtype}", arrays
-                )
-            )
-    q = arrays["q"]
-    for name, array in arrays.items():
-        if array.dtype != q.dtype:
-            raise TypeError(_shown(f"`q` is {q.dtype} but `{name}` is {array.dtype}", arrays))
-        if compat.device(array) != compat.device(q):
-            raise ValueError(
-                _shown(
-                    f"`q` is on {compat.device(q)} but `{name}` is on {compat.device(array)}",
-                    arrays,
-                )
-            )
-
-
-_LAST = {"q": "query key_dim", "k": "key key_dim", "v": "key value_dim"}
-
-
-def _named_axes(arrays: dict[str, Array]) -> dict[str, tuple[Array, str]]:
-    """Pair every array with the names of its axes, at the rank of the largest."""
-    rank = max(len(array.shape) for array in arrays.values())
-    if rank < 2:
-        names = {
-            name: (array, last)
-            for (name, array), last in zip(arrays.items(), _LAST.values(), strict=False)
-        }
-        bind(**names)
-    many = rank - 3
-    batch = ["batch"] if many == 1 else [f"batch_{i + 1}" for i in range(many)]
-    heads = tuple(arrays["q"].shape[-3:-2])
-    named = {}
-    for name, array in arrays.items():
-        shared = name == "q" or tuple(array.shape[-3:-2]) == heads
-        head = [] if rank < 3 else ["head" if shared else "kv_head"]
-        named[name] = (array, " ".join([*batch, *head, _LAST[name]]))
-    return named
-
-
-def _bind_heads(named: dict[str, tuple[Array, str]], arrays: dict[str, Array]) -> dict[str, Any]:
-    try:
-        sizes = bind(**named)
-    except ShapeError as error:
-        slip = next((n for n, a in arrays.items() if len(a.shape) == 3), None)
-        ranks = {len(array.shape) for array in arrays.values()}
-        if slip is not None and ranks == {3, 4}:
-            raise error.with_hint(f"`{slip}[:, None]` adds a head axis to `{slip}`") from None
-        raise
-    heads, kv_heads = sizes.get("head"), sizes.get("kv_head")
-    if kv_heads is not None and (kv_heads == 0 or heads % kv_heads):
-        raise ShapeError(
-            f"{heads} query heads cannot share {kv_heads} key heads evenly", named, "k"
-        )
-    v_heads = named.get("v", named["k"])[0].shape[-3:-2]
-    if tuple(v_heads) != tuple(named["k"][0].shape[-3:-2]):
-        raise ShapeError("`k` and `v` have different numbers of heads", named, "v")
-    return sizes
-
-
-def _check_mask(mask: Mask, named: dict, arrays: dict[str, Array]) -> None:
-    for leaf in mask.leaves:
-        if not isinstance(leaf, ArrayMask):
-            continue
-        _check_place("mask", leaf.array, arrays)
-        q_axes = named["q"][1].split()
-        batch = [axis for axis in q_axes if axis.startswith("batch")]
-        if isinstance(leaf, Dense):
-            axes = _table_axes(leaf.array, named)
-        else:
-            axes = " ".join([*batch, "key"])
-        try:
-            bind(**named, mask=(leaf.array, axes))
-        except ShapeError as error:
-            if len(q_axes) == 3 and len(leaf.array.shape) == 2 and not isinstance(leaf, Dense):
-                hint = "three axes are (head, query, key_dim); `q[:, None]` makes the first a batch"
-                raise error.with_hint(hint) from None
-            raise
-
-
-def _check_bias(
-    bias: Any, mechanism: Mechanism, heads: int | None, named: dict, arrays: dict
-) -> None:
-    if bias is None:
+def _check_array_mask(leaf: ArrayMask, axes: Axes, arrays: Arrays) -> None:
+    """The mask's array fits; a NumPy array need not be where q is, for it is moved there."""
+    if library(leaf.array) == library(arrays["q"]):
+        _check_same_device("mask", arrays | {"mask": leaf.array})
+    if isinstance(leaf, Dense):
+        bind(**axes, mask=(leaf.array, _table_axes(leaf.array, axes)))
         return
+    try:
+        bind(**axes, mask=(leaf.array, " ".join([*_batch_axes(axes), "key"])))
+    except ShapeError as error:
+        if len(arrays["q"].shape) == 3 and len(leaf.array.shape) == 2:
+            hint = "three axes are (head, query, key_dim); `q[:, None]` makes the first a batch"
+            raise error.with_hint(hint) from None
+        raise
+
+
+def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays: Arrays) -> None:
     if not isinstance(mechanism, Softmax):
         raise ValueError(f"a bias is added to the scores of Softmax; {mechanism} has no use for it")
     if isinstance(bias, Bias):
-        if not bias.fits(1 if heads is None else heads):
+        if not bias.fits(heads):
             raise ValueError(_shown(f"{bias} does not fit the heads of `q`", arrays))
         return
+    arrays = arrays | {"bias": bias}
     if not is_array(bias) or not is_floating(bias):
-        raise TypeError(
-            _shown(
-                "bias wants a floating-point array or a rule such as ALiBi(heads); "
-                "what may be seen goes into mask=",
-                arrays,
-                bias=bias,
-            )
+        problem = (
+            "bias wants a floating-point array or a rule such as ALiBi(heads); "
+            "what may be seen goes into mask="
         )
-    _check_place("bias", bias, arrays, exact=True)
-    bind(**named, bias=(bias, _table_axes(bias, named)))
+        raise TypeError(_shown(problem, arrays))
+    _check_same_library("bias", arrays)
+    _check_same_device("bias", arrays)
+    bind(**axes, bias=(bias, _table_axes(bias, axes)))
 
 
-def _table_axes(table: Array, named: dict) -> str:
-    """Name the axes of a table over pairs, (T, S) up to (*batch, heads, T, S)."""
-    outer = named["q"][1].split()[:-2]
-    shape = tuple(table.shape)
-    wanted = [*outer, "query", "key"][-max(len(shape), 2) :]
-    free = len(wanted) - 2
-    return (
-        " ".join(
-            "any" if i < free and n == 1 else axis
-            for i, (axis, n) in enumerate(zip(wanted, shape, strict=False))
+def _batch_axes(axes: Axes) -> list[str]:
+    return [axis for axis in axes["q"][1].split() if axis.startswith("batch")]
+
+
+def _table_axes(table: Array, axes: Axes) -> str:
+    """Name the axes of a table over pairs: (query, key), with batch and head before as it has them.
+
+    A size of 1 fits any batch and head.
+    """
+    names = [*axes["q"][1].split()[:-2], "query", "key"][-max(len(table.shape), 2) :]
+    if len(names) != len(table.shape):
+        return " ".join(names)
+    outer = zip(names[:-2], table.shape, strict=False)
+    return " ".join([*("any" if size == 1 else name for name, size in outer), "query", "key"])
+
+
+def _check_start_is_known(mask: Mask, bias: Any, sizes: dict[str, Any], arrays: Arrays) -> None:
+    asking = mask if mask.uses_positions else bias if isinstance(bias, Bias) else None
+    if asking is not None and sizes["query"] != sizes["key"]:
+        problem = (
+            f"{asking} asks where the queries stand, and there are {sizes['query']} for "
+            f"{sizes['key']} keys: pass start, the position of the first query"
         )
-        if len(wanted) == len(shape)
-        else " ".join(wanted)
-    )
+        raise ValueError(_shown(problem, arrays))
 
 
-def _check_place(name: str, array: Array, arrays: dict[str, Array], exact: bool = False) -> None:
-    """A mask or bias lives where q does; a NumPy mask is moved there."""
-    q = arrays["q"]
-    if exact and library(array) != library(q):
-        raise TypeError(
-            _shown(
-                f"`q` is a {library(q)} array but `{name}` is of {library(array)}",
-                arrays,
-                **{name: array},
-            )
-        )
-    if library(array) == library(q) and compat.device(array) != compat.device(q):
-        raise ValueError(
-            _shown(
-                f"`q` is on {compat.device(q)} but `{name}` is on {compat.device(array)}",
-                arrays,
-                **{name: array},
-            )
-        )
-
-
-def _check_start(start: Any, mask: Mask, bias: Any, sizes: dict, named: dict, arrays: dict) -> Any:
-    queries, keys = sizes["query"], sizes["key"]
-    if start is None:
-        asking = mask if mask.uses_positions else bias if isinstance(bias, Bias) else None
-        if queries != keys and asking is not None:
-            raise ValueError(
-                _shown(
-                    f"{asking} asks where the queries stand, and there are {queries} for {keys} "
-                    f"keys: pass start, the position of the first query",
-                    arrays,
-                )
-            )
-        return 0
+def _check_start(start: Any, mask: Mask, queries: int, axes: Axes, arrays: Arrays) -> None:
     if is_array(start):
         if not is_integer(start):
-            raise TypeError(_shown("start wants whole numbers", arrays, start=start))
-        batch = [axis for axis in named["q"][1].split() if axis.startswith("batch")]
+            raise TypeError(_shown("start wants whole numbers", arrays | {"start": start}))
         if start.shape:
-            bind(**named, start=(start, " ".join(batch)))
+            bind(**axes, start=(start, " ".join(_batch_axes(axes))))
     elif not isinstance(start, int) or isinstance(start, bool):
         raise TypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
-    _check_ends(start, queries, mask, arrays)
-    return start
-
-
-def _check_ends(start: Any, queries: int, mask: Mask, arrays: dict[str, Array]) -> None:
-    """Every query needs an id in Documents; known without waiting for a device, or not at all."""
-    if is_array(start) and (library(start) != "numpy" or not start.size):
+    # Where it takes no waiting for a device: does Documents have an id for every query?
+    if not is_array(start):
+        last = start + queries - 1
+    elif library(start) == "numpy":
+        last = int(np.max(start, initial=0)) + queries - 1
+    else:
         return
-    last = int(start.max() if is_array(start) else start) + queries - 1
     for leaf in mask.leaves:
         if isinstance(leaf, Documents) and queries and last >= leaf.ids.shape[-1]:
-            raise ValueError(
-                _shown(f"{leaf} has no id for the last query, at position {last}", arrays)
-            )
+            problem = f"{leaf} has no id for the last query, at position {last}"
+            raise ValueError(_shown(problem, arrays))
 
 
-def _shown(problem: str, arrays: dict[str, Any], **more: Any) -> str:
-    """Say the problem, then every array: its dtype, shape and device."""
+def _shown(problem: str, arrays: Arrays) -> str:
+    """Say the problem, then every array: its shape, dtype and device."""
     lines = [problem]
-    for name, value in (arrays | more).items():
+    for name, value in arrays.items():
         what = f"{tuple(value.shape)} {described(value)}" if is_array(value) else repr(value)
         lines.append(f"  {name:<6} {what}")
     return "\n".join(lines)

@@ -183,14 +183,10 @@ class ArrayMask(Mask):
         return self if array is self.array else replace(self, **{fields(self)[0].name: array})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayMask) and self._identity == other._identity
+        return isinstance(other, type(self)) and self.array is other.array
 
     def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[type, int]:
-        return type(self), id(self.array)
+        return hash((type(self), id(self.array)))
 
     def __repr__(self) -> str:
         dtype = str(self.array.dtype).removeprefix("torch.")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant, is_array, namespace
+from querykey.attention.arrays import Array, constant_reals, is_array, namespace
 
 
 def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Array = None) -> Array:
@@ -25,8 +25,8 @@ def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Arra
     """
     like = np.empty(0) if like is None else like
     entry = np.arange(width)
-    frequencies = constant(base ** (-(entry - entry % 2) / max(width, 1)), like)
-    phases = constant(np.where(entry % 2, math.pi / 2, 0.0), like)
+    frequencies = constant_reals(base ** (-(entry - entry % 2) / max(width, 1)), like)
+    phases = constant_reals(np.where(entry % 2, math.pi / 2, 0.0), like)
     xp = namespace(like)
     angles = _as_floats(positions, like)[..., None] * frequencies
     return xp.where(phases == 0, xp.sin(angles), xp.cos(angles))
@@ -95,14 +95,14 @@ def _angles(frequencies: np.ndarray, positions: Array, x: Array) -> Array:
     xp = namespace(x)
     wide = x if x.dtype == xp.float64 else xp.astype(x[..., :0], xp.float32)
     at = _as_floats(positions, wide)
-    angles = at[..., None] * constant(frequencies, wide)
+    angles = at[..., None] * constant_reals(frequencies, wide)
     return angles if len(at.shape) == 1 else xp.expand_dims(angles, axis=-3)
 
 
 def _as_floats(positions: Array, like: Array) -> Array:
     if is_array(positions) and namespace(positions) is namespace(like):
         return namespace(like).astype(positions, like.dtype)
-    return constant(np.asarray(positions, dtype=np.float64), like)
+    return constant_reals(np.asarray(positions, dtype=np.float64), like)
 
 
 class Bias:
@@ -153,7 +153,7 @@ class ALiBi(Bias):
 
     def on(self, like: Array) -> Bias:
         """Return the rule with its slopes beside `like`."""
-        return _Slopes(constant(self.slopes, like))
+        return _Slopes(constant_reals(self.slopes, like))
 
 
 @dataclass(frozen=True, eq=False)

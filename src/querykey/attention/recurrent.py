@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import cast
 
-import array_api_compat as compat
 import numpy as np
 
-from querykey.attention.arrays import Array, namespace, widened
+from querykey.attention.arrays import Array, constant, device_of, namespace, widened
 from querykey.attention.chunks import Chunk
 from querykey.attention.mechanisms import Kernel
 from querykey.attention.positions import Bias
 from querykey.attention.reference import weighted_sum
-from querykey.attention.states import Attend, State
+from querykey.attention.states import Attend, State, chosen_rows
 
 BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
 
@@ -43,7 +42,7 @@ class Recurrent(State):
         """Return the state with sums of nothing."""
         xp, memory = namespace(like), self.memory
         width = self.kernel.features.width(memory.key_dim)
-        options = {"dtype": widened(like[..., :0]).dtype, "device": compat.device(like)}
+        options = {"dtype": widened(like[..., :0]).dtype, "device": device_of(like)}
         shape = (len(self.counts), memory.kv_heads, width)
         return replace(
             self,
@@ -69,7 +68,7 @@ class Recurrent(State):
         return out, Recurrent(self.memory, self._after(new), outer, total)
 
     def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
-        return Recurrent(self.memory, counts, *(_rows(x, rows) for x in self.arrays))
+        return Recurrent(self.memory, counts, *(chosen_rows(x, rows) for x in self.arrays))
 
 
 def _real(new: Chunk, first: int, tokens: int) -> Array | None:
@@ -78,7 +77,7 @@ def _real(new: Chunk, first: int, tokens: int) -> Array | None:
         return None
     counts = np.asarray(new.counts, dtype=np.int64)[:, None, None]
     filled = np.arange(first, first + tokens) < counts
-    return namespace(new.q).asarray(filled, device=compat.device(new.q))
+    return constant(filled, new.q)
 
 
 def _read(
@@ -86,7 +85,7 @@ def _read(
 ) -> Array:
     """Return the outputs of one block; q is (batch, kv_heads, group, tokens, key_dim)."""
     xp = namespace(q)
-    place = xp.arange(q.shape[-2], device=compat.device(q))
+    place = xp.arange(q.shape[-2], device=device_of(q))
     seen = place[:, None] >= place[None, :]
     if real is not None:
         seen = seen & real[:, :, None, None, :]
@@ -108,8 +107,3 @@ def _taken_in(
     if real is not None:
         phi = xp.where(real[..., None], phi, xp.zeros_like(phi))
     return outer + xp.matrix_transpose(phi) @ v, total + xp.sum(phi, axis=-2)
-
-
-def _rows(array: Array, rows: np.ndarray) -> Array:
-    xp = namespace(array)
-    return xp.take(array, xp.asarray(rows, device=compat.device(array)), axis=0)

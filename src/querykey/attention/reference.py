@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import array_api_compat as compat
-
-from querykey.attention.arrays import Array, namespace, widened
+from querykey.attention.arrays import Array, device_of, is_array, namespace, widened
 from querykey.attention.heads import repeat_heads
 from querykey.attention.inputs import Call, check_inputs
 from querykey.attention.masks import FULL, Mask
@@ -100,7 +98,7 @@ def argmax(scores: Array, seen: Array) -> Array:
     zeros = xp.zeros_like(scores)
     reachable = xp.where(seen, scores, zeros - math.inf)
     first = xp.argmax(reachable, axis=-1, keepdims=True)
-    keys = xp.arange(scores.shape[-1], dtype=first.dtype, device=compat.device(scores))
+    keys = xp.arange(scores.shape[-1], dtype=first.dtype, device=device_of(scores))
     winner = xp.where(seen & (keys == first), zeros + 1, zeros)
     # Chosen nowhere, the scores are still there for the gradient to find.
     return xp.where(keys < 0, scores, winner)
@@ -179,4 +177,4 @@ def _beside(q: Array, found: Any, call: Call) -> Array:
     if not call.has_heads:
         found = found[0, ...]
     xp = namespace(q)
-    return found if compat.is_array_api_obj(found) and namespace(found) is xp else xp.asarray(found)
+    return found if is_array(found) and namespace(found) is xp else xp.asarray(found)

@@ -160,7 +160,8 @@ class _Several(Mask):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Several):
             return False
-        return self.sign == other.sign and set(self.parts) == set(other.parts)
+        same_kind = self.sign == other.sign and len(self.parts) == len(other.parts)
+        return same_kind and all(part in other.parts for part in self.parts)
 
     def __hash__(self) -> int:
         return hash((self.sign, frozenset(self.parts)))
@@ -228,8 +229,9 @@ def _combine(kind: type[_Several], *masks: Mask) -> Mask:
     neutral, absorbing = (FULL, NOTHING) if kind is And else (NOTHING, FULL)
     parts: list[Mask] = []
     for mask in masks:
-        parts += mask.parts if isinstance(mask, kind) else (mask,)
-    parts = [part for part in dict.fromkeys(parts) if part != neutral]
+        for part in mask.parts if isinstance(mask, kind) else (mask,):
+            if part != neutral and part not in parts:
+                parts.append(part)
     if absorbing in parts:
         return absorbing
     if len(parts) < 2:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import array_api_compat as compat
 import numpy as np
 
-from querykey.attention.arrays import Array, index_library, library, namespace
+from querykey.attention.arrays import Array, constant, device_of, index_library, library, namespace
 from querykey.attention.chunks import Chunk, along_tokens
 from querykey.attention.masks import Mask, Padding
 from querykey.attention.mechanisms import Mechanism
@@ -124,7 +123,7 @@ class Growing(State):
         after = replace(self, counts=counts, room=room, owner=owner)
         mask, start = self.mask, self.counts[0] if self.counts else 0
         if not (_even(self.counts) and new.even):
-            mask = mask & Padding(_beside(_first(counts, longest), new.q))
+            mask = mask & Padding(constant(_first(counts, longest), new.q))
             start = self.lengths
         keys, values = room.keys[:, :, :longest, :], room.values[:, :, :longest, :]
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": start}
@@ -133,7 +132,7 @@ class Growing(State):
     def _new_room(self, like: Array, capacity: int) -> Room:
         xp, outer = namespace(like), (len(self.counts), self.memory.kv_heads, capacity)
         keys, values = (
-            xp.zeros((*outer, width), dtype=like.dtype, device=compat.device(like))
+            xp.zeros((*outer, width), dtype=like.dtype, device=device_of(like))
             for width in (self.memory.key_dim, self.memory.value_dim)
         )
         room = Room(keys, values, writable=library(like) in ("numpy", "torch"))
@@ -165,7 +164,7 @@ class Growing(State):
             before, place = np.asarray(self.counts)[:, None], np.arange(longest)
             order = np.where(place < before, place, held - before + place)
             order = np.minimum(order, held + new.tokens - 1)
-            keep = _beside(_first(counts, longest)[:, None, :, None], new.k)
+            keep = constant(_first(counts, longest)[:, None, :, None], new.k)
             keys, values = (
                 xp.where(keep, x, xp.zeros_like(x))
                 for x in (along_tokens(keys, order), along_tokens(values, order))
@@ -176,7 +175,7 @@ class Growing(State):
         selected = replace(self, counts=counts, owner=object())
         if self.room is None:
             return selected
-        chosen = [_rows(array, rows) for array in self.arrays]
+        chosen = [chosen_rows(array, rows) for array in self.arrays]
         if _must_copy(*chosen):
             return replace(selected, room=Room(*chosen, writable=False))
         room = selected._new_room(chosen[0], self.room.capacity)
@@ -200,7 +199,7 @@ class Sliding(State):
         """Return the state with `reach` empty places."""
         xp, outer = namespace(like), (len(self.counts), self.memory.kv_heads, int(self.mask.reach))
         keys, values = (
-            xp.zeros((*outer, width), dtype=like.dtype, device=compat.device(like))
+            xp.zeros((*outer, width), dtype=like.dtype, device=device_of(like))
             for width in (self.memory.key_dim, self.memory.value_dim)
         )
         return replace(self, keys=keys, values=values)
@@ -221,7 +220,7 @@ class Sliding(State):
         if not (_even(held) and new.even):
             empty = ~_first([lead - n for n in held], lead + new.tokens)
             filled = empty & _first([lead + n for n in new.counts], lead + new.tokens)
-            mask = mask & Padding(_beside(filled, new.q))
+            mask = mask & Padding(constant(filled, new.q))
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": lead}
         out = attend(new.q, keys, values, **options)
         newest = np.asarray(new.counts, dtype=np.int64)[:, None] + np.arange(reach)
@@ -232,7 +231,7 @@ class Sliding(State):
         return out, Sliding(self.memory, self._after(new), *kept)
 
     def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
-        return Sliding(self.memory, counts, *(_rows(x, rows) for x in self.arrays))
+        return Sliding(self.memory, counts, *(chosen_rows(x, rows) for x in self.arrays))
 
 
 def _must_copy(*arrays: Array) -> bool:
@@ -255,7 +254,7 @@ def _place(
         return
     row, source = np.nonzero(_first(counts, max(counts)))
     target = source + np.asarray(at)[row]
-    row, source, target = (_beside(index, keys) for index in (row, source, target))
+    row, source, target = (constant(index, keys) for index in (row, source, target))
     room.keys[row, :, target] = keys[row, :, source]
     room.values[row, :, target] = values[row, :, source]
 
@@ -269,9 +268,6 @@ def _first(counts: Sequence[int], width: int) -> np.ndarray:
     return np.arange(width) < np.asarray(counts, dtype=np.int64)[:, None]
 
 
-def _rows(array: Array, rows: np.ndarray) -> Array:
-    return namespace(array).take(array, _beside(rows, array), axis=0)
-
-
-def _beside(array: np.ndarray, like: Array) -> Array:
-    return namespace(like).asarray(array, device=compat.device(like))
+def chosen_rows(array: Array, rows: np.ndarray) -> Array:
+    """Return a copy of the given rows of the batch."""
+    return namespace(array).take(array, constant(rows, array), axis=0)
