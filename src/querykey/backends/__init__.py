@@ -1,0 +1,1 @@
+"""Fast ways to run what `querykey.attention` says, on torch tensors."""
