@@ -1,0 +1,209 @@
+"""Chunked kernel attention as two operators, with their shapes and their derivative.
+
+Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, S, D), v (lanes, S, M),
+real (lanes, S), sums of the past (lanes, width, M + 1) by the feature map's own phi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from querykey.backends.chunked_buffers import Chunk, Lanes
+from querykey.backends.chunked_features import row_count, rows
+from querykey.backends.chunked_monomials import Layout, layout, same
+from querykey.backends.chunked_passes import forward_pass, key_pass, query_pass, steps
+
+# Bytes that one buffer of features may take: what a CPU's cache holds, or enough to fill a GPU.
+CACHE, ELSEWHERE = 5 << 19, 1 << 28
+
+
+class Job:
+    """One call cut into chunks of tokens and slices of lanes."""
+
+    def __init__(
+        self,
+        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+        kind: str,
+        numbers: Sequence[float],
+        causal: bool,
+        start: int,
+    ):
+        self.q, self.k, self.v, self.real = tensors
+        self.kind, self.numbers = kind, numbers
+        self.lanes, self.group, queries, self.key_dim = self.q.shape
+        keys = self.k.shape[1]
+        self.width = row_count(self.key_dim, kind, numbers)
+        # Short chunks spend little on pairs; where features are few, calls cost more than pairs.
+        size = 128 if self.width >= 512 else 256
+        self.size = max(min(size, max(queries, keys)), 1)
+        self.plan = steps(queries, keys, causal, start, self.size)
+        self.dtype = torch.promote_types(self.q.dtype, torch.float32)
+        self.blind = min(max(-start, 0), queries) if causal else 0
+
+    @property
+    def until_last_query(self) -> list:
+        """The plan without the keys that no query sees."""
+        last = max((i for i, (queries, _) in enumerate(self.plan) if queries), default=-1)
+        return self.plan[: last + 1]
+
+    def layout(self) -> Layout:
+        """Where the sums by the map's own phi are among our rows."""
+        if self.kind != "series":
+            return same(self.width)
+        return layout(self.key_dim, tuple(self.numbers))
+
+    def slices(self, track: bool = False) -> Iterator[tuple[slice, Chunk, Lanes]]:
+        """Yield slices of the lanes with buffers for them, which are used again where they fit."""
+        room = CACHE if self.q.device.type == "cpu" else ELSEWHERE
+        each = self.width * self.size * self.group * self.dtype.itemsize
+        count = -(-self.lanes // max(room // each, 1))
+        buffers: dict[int, Chunk] = {}
+        for i in range(count):
+            at = slice(i * self.lanes // count, (i + 1) * self.lanes // count)
+            lanes = at.stop - at.start
+            if lanes not in buffers:
+                buffers[lanes] = self._buffers(lanes, track)
+            real = None if self.real is None else self.real[at]
+            q = self.q[at].permute(0, 3, 1, 2)
+            yield at, buffers[lanes], Lanes(q, self.k[at].mT, self.v[at].mT, real)
+
+    def _buffers(self, lanes: int, track: bool) -> Chunk:
+        like = self.q.new_empty(0, dtype=self.dtype)
+        shape = (lanes, self.group, self.size, self.key_dim, self.v.shape[-1])
+        chunk = Chunk(lambda x: rows(x, self.kind, self.numbers), shape, like)
+        if track:
+            chunk.q_rows.track()
+            if not chunk.shared:
+                chunk.k_rows.track()
+        return chunk
+
+
+@torch.library.custom_op("querykey::chunked_forward", mutates_args=())
+def chunked_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    sums: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    causal: bool,
+    start: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return out (lanes, group, T, M), 1/d (lanes, group, T), and the sums if they are to keep."""
+    job = Job((q, k, v, real), kind, numbers, causal, start)
+    out, d, after = _empty_results(q, k, v, real, sums, kind, numbers, causal, start, keep)
+    out[:, :, : job.blind], d[:, :, : job.blind] = 0, 0
+    plan = job.plan if keep else job.until_last_query
+    # Within an operator autocast is still on, and would round the sums.
+    with torch.autocast(q.device.type, enabled=False):
+        for at, chunk, lanes in job.slices():
+            past = None if sums is None else job.layout().to_rows(sums[at])
+            n = out[at].permute(0, 3, 1, 2)
+            kept = forward_pass(chunk, plan, lanes, past, n, d[at])
+            if keep:
+                after[at] = job.layout().to_phi(kept)
+        inverse = d.reciprocal().masked_fill_(d == 0, 0)
+        return out.mul_(inverse[..., None]), inverse, after
+
+
+@chunked_forward.register_fake
+def _empty_results(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    sums: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    causal: bool,
+    start: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    width = 0 if sums is None or not keep else sums.shape[1]
+    return (
+        q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype),
+        q.new_empty(q.shape[:-1], dtype=dtype),
+        q.new_empty((k.shape[0], width, v.shape[-1] + 1), dtype=dtype),
+    )
+
+
+@torch.library.custom_op("querykey::chunked_backward", mutates_args=())
+def chunked_backward(
+    g: Tensor | None,
+    g_after: Tensor | None,
+    out: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    sums: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    causal: bool,
+    start: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k, v and of the sums that were given (empty without them)."""
+    job = Job((q, k, v, real), kind, numbers, causal, start)
+    dq, dk, dv, dsums = _empty_gradients(
+        g, g_after, out, inverse, q, k, v, real, sums, kind, numbers, causal, start
+    )
+    dq[:, :, : job.blind] = 0
+    g = torch.zeros_like(out) if g is None else g
+    with torch.autocast(q.device.type, enabled=False):
+        for at, chunk, lanes in job.slices(track=True):
+            lanes.g, lanes.inverse = g[at].permute(0, 3, 1, 2), inverse[at]
+            lanes.minus_go = (g[at] * out[at]).sum(-1).neg_()
+            past = None if sums is None else job.layout().to_rows(sums[at])
+            later = None if g_after is None else job.layout().to_phi_back(g_after[at])
+            to_q, to_k, to_v = dq[at].permute(0, 3, 1, 2), dk[at].mT, dv[at].mT
+            query_pass(chunk, job.until_last_query, lanes, past, to_q)
+            first = key_pass(chunk, job.plan, lanes, later, to_k, to_v)
+            if sums is not None:
+                dsums[at] = job.layout().to_rows_back(first)
+        if real is not None:
+            dk.masked_fill_(~real[..., None], 0)
+            dv.masked_fill_(~real[..., None], 0)
+    return dq, dk, dv, dsums
+
+
+@chunked_backward.register_fake
+def _empty_gradients(
+    g: Tensor | None,
+    g_after: Tensor | None,
+    out: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    sums: Tensor | None,
+    kind: str,
+    numbers: Sequence[float],
+    causal: bool,
+    start: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dsums = inverse.new_empty(0) if sums is None else sums.new_empty(sums.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsums
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, real, sums, *ctx.rest, _ = inputs
+    ctx.save_for_backward(output[0], output[1], q, k, v, real, sums)
+    ctx.set_materialize_grads(False)
+
+
+def _derive(ctx: Any, g: Tensor | None, _: Tensor | None, g_after: Tensor | None) -> tuple:
+    out, inverse, q, k, v, real, sums = ctx.saved_tensors
+    dq, dk, dv, dsums = chunked_backward(g, g_after, out, inverse, q, k, v, real, sums, *ctx.rest)
+    return dq, dk, dv, None, None if sums is None else dsums, *(None,) * 5
+
+
+chunked_forward.register_autograd(_derive, setup_context=_remember)
