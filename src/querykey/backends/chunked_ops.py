@@ -20,6 +20,10 @@ from querykey.backends.chunked_passes import Step, forward_pass, key_pass, query
 
 # Bytes that one buffer of features may take: what a CPU's cache holds, or enough to fill a GPU.
 CACHE, ELSEWHERE = 6 << 20, 1 << 28
+# Tokens in a chunk. Long chunks spend more on pairs, which matters where features are many; where
+# they are few, what matters is the number of calls.
+CHUNK = (256, 128)
+MANY = 512
 
 
 class Job:
@@ -39,8 +43,7 @@ class Job:
         longest = max(queries, self.k.shape[1], 1)
         self.dtype = torch.promote_types(self.q.dtype, torch.float32)
         self.rows = row_count(key_dim, kind, numbers)
-        # Long chunks spend more on pairs; where features are few, calls cost more than pairs.
-        size = min(128 if self.rows >= 512 else 256, longest)
+        size = min(CHUNK[self.rows >= MANY], longest)
         room = CACHE if self.q.device.type == "cpu" else ELSEWHERE
         fit = max(room // (self.rows * size * heads * self.dtype.itemsize), 1)
         self.slices = -(-lanes // fit)
