@@ -64,10 +64,13 @@ def index_library(like: Array) -> tuple[Any, Any]:
 
 
 def moved(array: Array, like: Array) -> Array:
-    """Return an index or mask array in the index library of `like`; itself where it is there."""
+    """Return an index or mask array in the index library and on the device of `like`.
+
+    It is the array itself where it is there already.
+    """
     xp, device = index_library(like)
     if is_array(array) and namespace(array) is xp:
-        return array
+        return array if device is None else compat.to_device(array, device)
     if is_array(array) and library(array) == "torch":
         array = array.detach().cpu().numpy()
     # A copy: torch would share NumPy's memory, and warns where that is read-only.

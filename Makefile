@@ -1,0 +1,45 @@
+# Needs Python 3.11 or newer, git and make. Everything else goes into .venv, pinned by constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test test-full smoke lint format bench clean
+
+help:  ## what each target does
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1|/' | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "querykey needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up .venv (once, a minute or two: torch is large)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[dev,hf]'
+	@touch $(READY)
+
+demo: $(READY)  ## show in a few seconds what querykey does
+	@$(BIN)/qk demo
+
+test: $(READY)  ## the whole suite
+	@$(BIN)/python -m pytest -m "not full"
+
+test-full: $(READY)  ## the suite and what takes longer than everyone should wait
+	@$(BIN)/python -m pytest
+
+smoke: $(READY)  ## the fast tests, under 20 seconds
+	@$(BIN)/python -m pytest -m "not slow and not full"
+
+lint: $(READY)  ## ruff and pyright
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+
+format: $(READY)  ## rewrite the code in the one style
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## the benchmarks (minutes); each prints a table and a last line of JSON
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,111 @@
+"""Kernel attention in chunks, forward and backward, in time and memory linear in the tokens.
+
+    out = attend(q, k, v, Kernel(Quadratic()), causal=True)
+    out, outer, total = extend(q, k, v, Kernel(Quadratic()), outer, total)
+
+Two operators do the work, so torch.compile and autograd see one node each. The backward pass keeps
+q, k, v, the output (in float32 for half-precision inputs) and one number per query.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from querykey.attention.features import EluPlusOne, PowerSeries, RandomFeatures
+from querykey.attention.mechanisms import Kernel
+from querykey.backends.chunked_ops import chunked_forward
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel,
+    *,
+    causal: bool = False,
+    real: Tensor | None = None,
+    start: int = 0,
+) -> Tensor:
+    """Return kernel attention over all real keys, or those up to each query's position.
+
+    q (*batch, heads, T, D), k (*batch, kv_heads, S, D), v (*batch, kv_heads, S, M), or all three
+    without heads; real (*batch, S) is True for keys that exist; query i has position start + i.
+    """
+    return _run(q, k, v, kernel, real, None, causal, start, keep=False)[0]
+
+
+def extend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel,
+    outer: Tensor,
+    total: Tensor,
+    *,
+    real: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return causal attention over the sums of the past and new tokens, and the sums after these.
+
+    outer (*batch, kv_heads, width, M) is sum phi(k) v^T and total (*batch, kv_heads, width) is
+    sum phi(k), with the phi of the kernel's own feature map.
+    """
+    table = torch.cat([outer, total[..., None]], -1).flatten(end_dim=-3)
+    out, after = _run(q, k, v, kernel, real, table, causal=True, start=0, keep=True)
+    after = after.reshape(*total.shape, -1)
+    return out, after[..., :-1], after[..., -1]
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel,
+    real: Tensor | None,
+    table: Tensor | None,
+    causal: bool,
+    start: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    """Fold the axes to (lanes, ...), run the operator, unfold; sums are (lanes, width, M + 1)."""
+    if torch.is_autocast_enabled(q.device.type):
+        # As for torch's own attention: products take the autocast dtype. Sums stay in float32.
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    shape = (*q.shape[:-1], v.shape[-1])
+    if q.ndim == 2:
+        q, k, v = q[None], k[None], v[None]
+    if real is not None:
+        real = real.bool()[..., None, :].expand(k.shape[:-1])
+    kind, numbers = _spec(kernel)
+    if kind == "phi":
+        # A map unknown here: its features exist for all tokens, still linear but no longer small.
+        clean = k if real is None else k.masked_fill(~real[..., None], 0)
+        q, k, kind, numbers = kernel.phi(q), kernel.phi(clean), "series", [1.0, 0.0, 1.0]
+    lanes, heads, kv_heads = k.shape[:-2].numel(), q.shape[-3], k.shape[-3]
+    group = heads // max(kv_heads, 1)
+    out, _, after = chunked_forward(
+        q.reshape(lanes, group, *q.shape[-2:]),
+        k.reshape(lanes, *k.shape[-2:]),
+        v.reshape(lanes, *v.shape[-2:]),
+        None if real is None else real.reshape(lanes, k.shape[-2]),
+        table,
+        kind,
+        numbers,
+        causal,
+        start,
+        keep,
+    )
+    return out.to(v.dtype).reshape(shape), after
+
+
+def _spec(kernel: Kernel) -> tuple[str, list[float]]:
+    """Write the kernel as an operator's schema can carry it: see `chunked_features.rows`."""
+    features, scale = kernel.features, float(kernel.scale)
+    if isinstance(features, PowerSeries):
+        return "series", [scale, *features.coefficients]
+    if isinstance(features, EluPlusOne):
+        return "elu+1", [scale]
+    if isinstance(features, RandomFeatures):
+        return "random", [scale, float(features.count), float(features.seed)]
+    return "phi", []

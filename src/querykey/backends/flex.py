@@ -1,0 +1,133 @@
+"""Softmax attention by torch's FlexAttention, compiled: the mask's rule itself runs in the kernel.
+
+Blocks that the rule leaves out are never computed. Which those are is worked out once per rule and
+length, and kept for the next layer that asks.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from querykey.attention.inputs import Call
+from querykey.attention.masks import FULL, Mask
+from querykey.attention.mechanisms import Softmax
+from querykey.attention.positions import Bias
+from querykey.attention.rules import At
+from querykey.backends.pairs import looked_at
+from querykey.backends.request import Request
+from querykey.backends.sdpa import four_axes
+
+WHY = "torch's FlexAttention, which skips the blocks that the mask leaves out"
+KEPT = 16  # block masks kept for reuse
+
+
+def refusal(request: Request) -> str | None:
+    """Why this backend cannot serve the call; None if it can."""
+    if not isinstance(request.mechanism, Softmax):
+        return f"it computes softmax attention, not {type(request.mechanism).__name__}"
+    if not isinstance(request.call.start, int):
+        return "it takes one start for all rows, not one each"
+    if request.bias is not None and not isinstance(request.bias, Bias):
+        return "it takes a bias that is a rule over positions, not an array"
+    if request.q.device.type == "cpu":
+        return _refusal_on_cpu(request)
+    return None
+
+
+def _refusal_on_cpu(request: Request) -> str | None:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (request.q, request.k, request.v)):
+        return "FlexAttention has no backward on the CPU"
+    if request.q.dtype == torch.float64:
+        return "FlexAttention on the CPU takes no float64"
+    if not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")):
+        return "FlexAttention on the CPU needs a C++ compiler, and none was found"
+    return None
+
+
+def notes(request: Request) -> tuple[str, ...]:
+    """What a user should know about the numbers."""
+    if request.mask == FULL:
+        return ()
+    return ("NaN or inf in a key that only some queries may see can reach the others",)
+
+
+def run(request: Request) -> torch.Tensor:
+    """Compute the call; a query that sees nothing gets zeros from the kernel itself."""
+    assert isinstance(request.mechanism, Softmax)
+    q, k, v = four_axes(request)
+    plan = _plan(request.mask, request.call, q.device, request.sees_itself)
+    if plan.looking is not None:
+        q = torch.where(plan.looking, q, 0)
+        k, v = torch.where(plan.seen, k, 0), torch.where(plan.seen, v, 0)
+    out = _kernel()(
+        q, k, v, _score_change(request), plan.blocks,
+        scale=request.mechanism.scale_for(request.call.key_dim),
+        enable_gqa=request.call.heads != request.call.kv_heads,
+    )  # fmt: skip
+    return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
+
+
+@cache
+def _kernel() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a rule comes to at one length: its blocks, and what stands alone."""
+
+    blocks: BlockMask | None
+    looking: Any = None  # queries that see something; None: all do
+    seen: Any = None
+
+
+@lru_cache(maxsize=KEPT)
+def _plan(mask: Mask, call: Call, device: torch.device, sees_itself: bool) -> _Plan:
+    if mask == FULL:
+        return _Plan(None)
+    rule, batch = mask.on(torch.empty(0, device=device)), math.prod(call.batch)
+
+    def allowed(b: Any, h: Any, row: Any, key: Any) -> Any:
+        return rule.visible_at(row + call.start, key, At(_unjoined(b, call.batch), h, row))
+
+    differs = [leaf.outer for leaf in mask.leaves if leaf.outer]
+    made = create_block_mask(
+        allowed,
+        batch if any(math.prod(outer[:-1]) > 1 for outer in differs) else None,
+        call.heads if any(outer[-1] > 1 for outer in differs) else None,
+        call.queries, call.keys, device=str(device),
+    )  # fmt: skip
+    return _Plan(made) if sees_itself else _Plan(made, *looked_at(mask, call, device))
+
+
+def _unjoined(index: Any, batch: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return one index per batch axis from the index into the joined batch."""
+    indices = []
+    for size in reversed(batch):
+        indices.append(index % size)
+        index = index // size
+    return tuple(reversed(indices))
+
+
+def _score_change(request: Request) -> Callable[..., Any] | None:
+    """What happens to a score before softmax: the softcap, then the bias."""
+    assert isinstance(request.mechanism, Softmax)
+    softcap, start = request.mechanism.softcap, request.call.start
+    bias = request.bias.on(request.q) if isinstance(request.bias, Bias) else None
+    if softcap is None and bias is None:
+        return None
+
+    def change(score: Any, b: Any, h: Any, row: Any, key: Any) -> Any:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        return score if bias is None else score + bias.values(row + start, key, h)
+
+    return change

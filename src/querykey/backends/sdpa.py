@@ -1,0 +1,141 @@
+"""Softmax attention by torch's fused kernel, `F.scaled_dot_product_attention`.
+
+A mask becomes the least that the kernel takes: nothing, `is_causal`, booleans per key, or booleans
+per pair. The last are never made for all pairs of a long sequence at once: queries go in blocks,
+and each block is given only the keys that it can reach, so that a window costs T * w, not T * S.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from querykey.attention.masks import FULL, Causal
+from querykey.attention.mechanisms import Softmax
+from querykey.attention.positions import Bias
+from querykey.backends.pairs import (
+    Block,
+    blocks,
+    joined_batch,
+    looked_at,
+    per_query,
+    positions,
+    visible,
+)
+from querykey.backends.request import Request
+
+WHY = "torch's fused softmax attention"
+
+
+def refusal(request: Request) -> str | None:
+    """Why this backend cannot serve the call; None if it can."""
+    if not isinstance(request.mechanism, Softmax):
+        return f"it computes softmax attention, not {type(request.mechanism).__name__}"
+    if request.mechanism.softcap is not None:
+        return "it has no softcap"
+    return None
+
+
+def notes(request: Request) -> tuple[str, ...]:
+    """What a user should know about the numbers."""
+    if request.mask == FULL:
+        return ()
+    return ("NaN or inf in a key that only some queries may see can reach the others",)
+
+
+def run(request: Request) -> torch.Tensor:
+    """Compute the call."""
+    q, k, v = four_axes(request)
+    if request.bias is None and _everything_visible(request):
+        out = _fused(request, q, k, v)
+    elif request.bias is None and _plainly_causal(request):
+        seen = request.call.queries  # a key behind the last query is seen by none
+        out = _fused(request, q, k[:, :, :seen], v[:, :, :seen], is_causal=True)
+    else:
+        out = _masked(request, q, k, v)
+    return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
+
+
+def four_axes(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v as (batch, heads, tokens, features), which torch's kernels want."""
+    call = request.call
+    batch = math.prod(call.batch)
+    return (
+        request.q.reshape(batch, call.heads, call.queries, call.key_dim),
+        request.k.reshape(batch, call.kv_heads, call.keys, call.key_dim),
+        request.v.reshape(batch, call.kv_heads, call.keys, request.v.shape[-1]),
+    )
+
+
+def _everything_visible(request: Request) -> bool:
+    """FULL, or Causal() with every query behind the last key, as when one token is decoded."""
+    start = request.call.start
+    behind = isinstance(start, int) and start >= request.call.keys - 1
+    return request.mask == FULL or (request.mask == Causal() and behind)
+
+
+def _plainly_causal(request: Request) -> bool:
+    fits = request.call.queries <= request.call.keys
+    return request.mask == Causal() and request.starts_at_zero and fits
+
+
+def _masked(request: Request, q: Any, k: Any, v: Any) -> torch.Tensor:
+    """Attend block by block; what is alone stays out, and a query that sees nothing gets zeros."""
+    mask, call, looking = request.mask, request.call, None
+    if not (mask == FULL or request.sees_itself):
+        looking, seen = looked_at(mask, call, q.device)
+        q = torch.where(looking, q, 0)
+        k, v = torch.where(seen, k, 0), torch.where(seen, v, 0)
+    alike = request.bias is None and not per_query(mask)
+    outs = [_block(request, block, looking, q, k, v) for block in blocks(mask, call, alike)]
+    out = outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+    return out if looking is None else torch.where(looking, out, 0)
+
+
+def _block(
+    request: Request, block: Block, looking: torch.Tensor | None, q: Any, k: Any, v: Any
+) -> torch.Tensor:
+    queries, keys = slice(block.first, block.last), slice(block.low, block.high)
+    seen = None
+    if request.mask != FULL:
+        seen = visible(request.mask, request.call, block, q.device)
+        if looking is not None:
+            # Softmax over nothing is NaN: a query that sees nothing sees all, and is zeroed after.
+            rows = looking if looking.shape[2] == 1 else looking[:, :, queries]
+            seen = seen | ~rows
+    if request.bias is not None:
+        seen = _biased(request, block, seen)
+    return _fused(request, q[:, :, queries], k[:, :, keys], v[:, :, keys], seen)
+
+
+def _biased(request: Request, block: Block, seen: torch.Tensor | None) -> torch.Tensor:
+    bias, call = request.bias, request.call
+    if isinstance(bias, Bias):
+        query, key, at = positions(call, block, request.q.device)
+        values = bias.on(request.q).values(query, key, at.head)
+    else:
+        assert bias is not None
+        values = bias.reshape((1,) * (3 - bias.ndim) + tuple(bias.shape))
+        values = values[..., block.first : block.last, block.low : block.high]
+    values = joined_batch(values.to(request.q.dtype), call)
+    return values if seen is None else torch.where(seen, values, -math.inf)
+
+
+def _fused(
+    request: Request, q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False
+) -> torch.Tensor:
+    assert isinstance(request.mechanism, Softmax)
+    value_dim = v.shape[-1]
+    width = max(q.shape[-1], value_dim)
+    # Keys and values of different sizes take a path that is five times slower; zeros behind the
+    # features change no product.
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal,
+        scale=request.mechanism.scale_for(request.call.key_dim),
+        enable_gqa=request.call.heads != request.call.kv_heads,
+    )  # fmt: skip
+    return out[..., :value_dim]

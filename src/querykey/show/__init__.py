@@ -1,0 +1,7 @@
+"""Plain values made visible: tables in a terminal, SVG figures, one self-contained HTML page."""
+
+from querykey.show.figure import Series, line_chart
+from querykey.show.page import page
+from querykey.show.table import number, print_table, table
+
+__all__ = ["Series", "line_chart", "number", "page", "print_table", "table"]

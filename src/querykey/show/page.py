@@ -1,0 +1,63 @@
+"""One HTML page that needs nothing but itself: headings, text, tables, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from querykey.show.table import number
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
+th, td { padding: .25rem .75rem; text-align: left; border-bottom: 1px solid #8884; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre, code { font-family: ui-monospace, monospace; font-size: .9em; }
+pre { overflow-x: auto; padding: .75rem; background: #8881; }
+svg { max-width: 100%; height: auto; }
+"""
+
+
+def page(title: str, *sections: str) -> str:
+    """Join sections made by `heading`, `text`, `code`, `grid` and `figure` into one page."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n" + "\n".join(sections) + "\n</body>\n</html>\n"
+    )
+
+
+def heading(words: str) -> str:
+    """A heading below the page's title."""
+    return f"<h2>{escape(words)}</h2>"
+
+
+def text(words: str) -> str:
+    """One paragraph."""
+    return f"<p>{escape(words)}</p>"
+
+
+def code(words: str) -> str:
+    """Lines as they are, in a fixed-width face."""
+    return f"<pre>{escape(words)}</pre>"
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table; numbers are set to the right and written as in the terminal."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "\n".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def figure(svg: str, caption: str) -> str:
+    """An SVG drawing, in the page itself, with its caption."""
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _cell(cell: Any) -> str:
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return f'<td class="number">{escape(number(cell))}</td>'
+    return f"<td>{escape(str(cell))}</td>"

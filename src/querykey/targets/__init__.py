@@ -1,0 +1,13 @@
+"""What a user names on the command line, built.
+
+    target = build("hf:gpt2")      # or "model.py:make", "package.module:make", a folder, a preset
+    target.model, target.inputs    # an nn.Module, and what its forward takes
+    target.run(target.example())   # one forward pass on inputs made up for it
+
+A name that cannot be built raises a TargetError of one sentence that says what to do instead.
+"""
+
+from querykey.targets.inputs import Input, find_inputs
+from querykey.targets.target import PRESETS, Target, TargetError, build
+
+__all__ = ["PRESETS", "Input", "Target", "TargetError", "build", "find_inputs"]

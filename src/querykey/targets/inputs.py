@@ -1,0 +1,157 @@
+"""What a model's forward takes: read from its signature and layers, confirmed by a trial run."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+TRIALS = 16  # candidate inputs tried before giving up
+IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
+
+
+@dataclass(frozen=True)
+class Input:
+    """One argument of forward. An axis is a name (its size is free) or a fixed size."""
+
+    name: str
+    kind: str  # tokens, mask, features, image or signal
+    axes: tuple[str | int, ...]
+    low: int = 0  # of tokens: ids are drawn from low to high - 1, clear of special tokens
+    high: int = 0
+    required: bool = True
+
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) for axis in self.axes)
+        what = {"tokens": f"token ids {self.low} to {self.high - 1}", "mask": "1 for real tokens"}
+        return f"({axes}) {what.get(self.kind, f'floats, {self.kind}')}"
+
+    def make(self, sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor:
+        """Draw a value with the free axes at these sizes."""
+        shape = [axis if isinstance(axis, int) else sizes[axis] for axis in self.axes]
+        if self.kind == "tokens":
+            return torch.randint(self.low, self.high, shape, generator=generator)
+        if self.kind == "mask":
+            return torch.ones(shape, dtype=torch.long)
+        return torch.randn(shape, generator=generator)
+
+
+def examples(
+    inputs: tuple[Input, ...], batch: int, length: int, seed: int
+) -> dict[str, torch.Tensor]:
+    """Make up every required input; target sequences are shorter, so that a mix-up shows."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"batch": batch, "seq": length, "target_seq": max(1, length - 2)}
+    return {each.name: each.make(sizes, generator) for each in inputs if each.required}
+
+
+def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
+    """Return what forward takes, or nothing and the reason.
+
+    Layers suggest candidates in the order in which they were registered (an Embedding suggests
+    token ids, a Linear suggests features of its width); the first that runs is taken.
+    """
+    if _is_hugging_face(model):
+        from querykey.targets import huggingface
+
+        inputs = huggingface.inputs_of(model)
+        return inputs, ""
+    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+        return (), "it has lazy layers, whose first run decides their sizes; say what it takes"
+    names = _argument_names(model)
+    if not names:
+        return (), "its forward names no arguments; say what it takes"
+    tried, reason = 0, ""
+    for candidate in _candidates(model):
+        inputs = tuple(Input(name, *candidate) for name in names)
+        try:
+            trial(model, inputs)
+        except Exception as error:
+            tried, reason = tried + 1, f"{type(error).__name__}: {' '.join(str(error).split())}"
+        else:
+            return inputs, ""
+        if tried == TRIALS:
+            break
+    if not tried:
+        return (), "no layer of it tells what it takes; say it"
+    return (), f"none of {tried} guesses ran (the last: {reason[:160]}); say what it takes"
+
+
+def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
+    """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
+    with evaluating(model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model(**examples(inputs, batch=2, length=7, seed=0))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation mode, and each back into its own mode after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _is_hugging_face(model: nn.Module) -> bool:
+    """True for a `transformers` model, without importing `transformers` to ask."""
+    return any(base.__module__ == "transformers.modeling_utils" for base in type(model).__mro__)
+
+
+def _argument_names(model: nn.Module) -> list[str]:
+    """The arguments a call must give; the first one where all have defaults."""
+    named = [
+        p
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    ]
+    required = [p.name for p in named if p.default is inspect.Parameter.empty]
+    return required or [p.name for p in named[:1]]
+
+
+Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
+
+
+def _candidates(model: nn.Module) -> Iterator[Candidate]:
+    """What each layer would take, without repeats."""
+    tokens_first = all(getattr(m, "batch_first", True) for m in model.modules())
+    sequence = ("batch", "seq") if tokens_first else ("seq", "batch")
+    seen = set()
+    for module in model.modules():
+        for candidate in _taken_by(module, sequence):
+            if candidate not in seen:
+                seen.add(candidate)
+                yield candidate
+
+
+def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidate]:
+    if isinstance(module, nn.Embedding):
+        yield "tokens", sequence, 0, module.num_embeddings
+    elif isinstance(module, nn.Conv2d):
+        for size in IMAGE_SIZES:
+            yield "image", ("batch", module.in_channels, size, size), 0, 0
+    elif isinstance(module, nn.Conv1d):
+        yield "signal", ("batch", module.in_channels, "seq"), 0, 0
+    else:
+        for width in _widths(module):
+            yield "features", (*sequence, width), 0, 0
+            yield "features", ("batch", width), 0, 0
+
+
+def _widths(module: nn.Module) -> list[int]:
+    if isinstance(module, nn.Linear):
+        return [module.in_features]
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return [module.normalized_shape[-1]]
+    if isinstance(module, nn.RNNBase):
+        return [module.input_size]
+    matrices = [p for p in module.parameters(recurse=False) if p.dim() == 2]
+    return [size for matrix in matrices for size in matrix.shape]

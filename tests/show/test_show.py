@@ -1,0 +1,112 @@
+"""What is drawn: numbers people can read, tables that do not lie, figures that are well-formed."""
+
+import io
+import math
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from querykey.show import Series, line_chart, number, page, print_table, table
+from querykey.show.page import code, figure, grid, heading, text
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (1234567, "1,234,567"), (12_345_678, "12.3 M"), (1.5e9, "1.5 G"), (-2e12, "-2 T"),
+     (0.00123, "0.00123"), (9999.4, "1e+04"), (12345.0, "12.3 k"), (float("nan"), "nan")],
+)  # fmt: skip
+def test_numbers(value, written):
+    assert number(value) == written
+
+
+def printed(columns, rows):
+    console = Console(width=60, record=True, file=io.StringIO())
+    print_table(columns, rows, title="", console=console)
+    return console.export_text()
+
+
+def test_a_table_sets_numbers_to_the_right_and_takes_brackets_literally():
+    lines = printed(("name", "count"), [("[bold]q", 7), ("key", 12345)]).splitlines()
+    assert [line.strip() for line in lines if line.strip()] == [
+        "name       count", "────────────────", "[bold]q        7", "key       12,345",
+    ]  # fmt: skip
+
+
+def test_a_row_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="a row has 1 cells but the table has 2 columns"):
+        table(("a", "b"), [("only",)])
+
+
+def points(svg):
+    root = ET.fromstring(svg)
+    lines = root.findall(f"{SVG}polyline")
+    return [
+        [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+        for line in lines
+    ]
+
+
+def test_a_chart_places_points_in_order_and_scale():
+    svg = line_chart([Series("a", [(1, 10), (3, 30), (2, 20)])], x="n", y="ms")
+    (line,) = points(svg)
+    xs, ys = zip(*line, strict=True)
+    assert list(xs) == sorted(xs)
+    assert list(ys) == sorted(ys, reverse=True)  # SVG counts downwards
+    assert math.isclose(xs[1] - xs[0], xs[2] - xs[1], abs_tol=0.2)
+
+
+def test_a_logarithmic_chart_makes_powers_straight():
+    svg = line_chart([Series("square", [(2**i, 4**i) for i in range(5)])], "n", "t", log=True)
+    (line,) = points(svg)
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(line)]
+    assert max(slopes) - min(slopes) < 0.01
+
+
+def test_names_are_escaped_and_points_that_are_not_finite_left_out():
+    odd = Series("a < b & c", [(1, 1), (2, float("nan")), (3, float("inf")), (4, 2)])
+    svg = line_chart([odd], x="<n>", y="&", title='"quoted"')
+    assert len(points(svg)[0]) == 2
+    assert "a < b & c" in {element.text for element in ET.fromstring(svg).iter()}
+
+
+def test_a_chart_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one finite point"):
+        line_chart([Series("a", [(0, 1)])], x="n", y="t", log=True)
+
+
+def test_a_flat_line_can_be_drawn():
+    assert len(points(line_chart([Series("a", [(1, 0), (2, 0)])], "n", "t"))[0]) == 2
+
+
+class Balance(HTMLParser):
+    """Counts the tags that are open, and everything a page would load from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.links = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "rect", "line", "circle", "polyline"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+
+def test_a_page_is_balanced_and_needs_nothing_but_itself():
+    chart = line_chart([Series("ours", [(1, 1), (2, 3)])], x="n", y="ms")
+    made = page("A <title>", heading("h"), text("1 < 2"), code("a\nb"),
+                grid(("n", "who"), [(12345, "<b>")]), figure(chart, "times"))  # fmt: skip
+    balance = Balance()
+    balance.feed(made)
+    assert balance.open == []
+    assert balance.links == []
+    assert "12,345" in made
+    assert "&lt;b&gt;" in made

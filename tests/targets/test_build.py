@@ -1,0 +1,193 @@
+"""What a name stands for, what the model takes, and the text of every refusal."""
+
+import json
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from querykey.targets import PRESETS, TargetError, build, find_inputs
+from querykey.targets.target import WHAT
+
+
+def refusal(name):
+    with pytest.raises(TargetError) as caught:
+        build(str(name))
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(code):
+        path = tmp_path / "model.py"
+        path.write_text(textwrap.dedent(code))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_run_on_their_own_examples(name):
+    target = build(name)
+    assert target.kind == "preset"
+    assert target.run(target.example(batch=3, length=5)).shape == (3, 5, 128)
+
+
+def test_the_decoder_preset_is_causal_and_the_encoder_is_not():
+    for name, causal in (("decoder", True), ("encoder", False)):
+        target = build(name)
+        target.model.eval()
+        ids = target.example(batch=1, length=6)["ids"]
+        changed = ids.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % 128
+        first, second = target.run({"ids": ids}), target.run({"ids": changed})
+        assert torch.equal(first[:, :-1], second[:, :-1]) is causal
+        assert not torch.equal(first[:, -1], second[:, -1])
+
+
+def test_a_factory_in_a_file_that_imports_its_neighbour(file, tmp_path):
+    (tmp_path / "neighbour.py").write_text("width = 12")
+    path = file("""
+        from torch import nn
+        from neighbour import width
+        def make():
+            return nn.Sequential(nn.Embedding(31, width), nn.Linear(width, 5))
+    """)
+    target = build(f"{path}:make")
+    assert target.kind == "python"
+    assert str(target.inputs[0]) == "(batch, seq) token ids 0 to 30"
+    assert target.run(target.example(batch=2, length=3)).shape == (2, 3, 5)
+
+
+def test_a_factory_in_a_package():
+    target = build("querykey.targets.presets:encoder")
+    assert target.run(target.example()).shape == (2, 7, 128)
+
+
+def test_the_same_seed_draws_the_same_example():
+    target = build("encoder")
+    first, again, other = (target.example(seed=seed)["ids"] for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+class Twin(nn.Module):
+    """Weights without layers, two required arguments and one optional."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(11, 3))
+
+    def forward(self, left, right, scale=1.0):
+        return (left @ self.weight + right @ self.weight) * scale
+
+
+class Untold(nn.Module):
+    def forward(self, *anything):
+        return anything
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "kind"),
+    [
+        (nn.Linear(13, 2), ("batch", "seq", 13), "features"),
+        (nn.LSTM(13, 5, batch_first=True), ("batch", "seq", 13), "features"),
+        (nn.LSTM(13, 5), ("seq", "batch", 13), "features"),
+        (nn.MultiheadAttention(12, 3, batch_first=True), ("batch", "seq", 12), "features"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), None, None),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), ("batch", 3, 32, 32), "image"),
+        (
+            nn.Sequential(nn.Conv2d(1, 2, 8, 8), nn.Flatten(), nn.Linear(2 * 28 * 28, 2)),
+            ("batch", 1, 224, 224),
+            "image",
+        ),
+        (nn.Conv1d(5, 4, 3), ("batch", 5, "seq"), "signal"),
+        (Twin(), ("batch", "seq", 11), "features"),
+        (Untold(), None, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_inputs_are_found_by_trying(model, axes, kind):
+    inputs, note = find_inputs(model)
+    if axes is None:
+        assert inputs == ()
+        assert "say" in note
+    else:
+        assert {each.axes for each in inputs} == {axes}
+        assert {each.kind for each in inputs} == {kind}
+
+
+def test_trying_leaves_the_model_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    inputs, _ = find_inputs(model)
+    assert inputs[0].axes == ("batch", 4)
+    assert [m.training for m in model] == [True, True, False]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_refusals_of_names(tmp_path):
+    assert refusal("") == f"a target cannot be empty; it is {WHAT}"
+    assert refusal("decodr") == (
+        f"no preset is called `decodr`; did you mean `decoder`? (a target is {WHAT})"
+    )
+    assert refusal("zzz") == f"no preset is called `zzz` (a target is {WHAT})"
+    assert refusal("model.py") == (
+        "`model.py` names a file but no factory; write `model.py:FACTORY`"
+    )
+    assert refusal("./nowhere") == f"`./nowhere` is no folder; a target is {WHAT}"
+    assert refusal("no_such_file.py:make") == (
+        "`no_such_file.py:make`: there is no file `no_such_file.py`"
+    )
+    assert refusal("no_such_package:make") == (
+        "`no_such_package:make`: importing `no_such_package` raised "
+        "ModuleNotFoundError: No module named 'no_such_package'"
+    )
+
+
+def test_refusals_of_factories(file):
+    path = file("""
+        import sys
+        number = 3
+        def make(): raise KeyError("no such layer")
+        def leave(): sys.exit(4)
+        def text(): return "a model"
+        def sized(width, depth=2): return None
+    """)
+    at = f"{path}"
+    assert refusal(f"{at}:make") == f"`{at}:make`: make() raised KeyError: 'no such layer'"
+    assert refusal(f"{at}:leave") == f"`{at}:leave`: leave() raised SystemExit: 4"
+    assert refusal(f"{at}:text") == (
+        f"`{at}:text`: text() returned a str; a factory returns a torch.nn.Module"
+    )
+    assert refusal(f"{at}:number") == (
+        f"`{at}:number`: `number` is a int, not a callable that returns a torch.nn.Module"
+    )
+    assert refusal(f"{at}:maek") == f"`{at}:maek`: `{at}` has no `maek`; did you mean `make`?"
+    assert refusal(f"{at}:sized") == (
+        f"`{at}:sized`: `sized` needs `width`; a factory takes no arguments "
+        "(wrap it in a function that gives them)"
+    )
+
+
+def test_refusal_of_a_file_that_does_not_import(file):
+    path = file("import torch\n1 / 0\n")
+    assert refusal(f"{path}:make") == (
+        f"`{path}:make`: importing `{path}` raised ZeroDivisionError: division by zero"
+    )
+
+
+def test_refusals_of_folders(tmp_path):
+    assert refusal(tmp_path) == f"folder `{tmp_path}` has no config.json"
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    assert refusal(tmp_path) == f"`{config}` names no model_type: KeyError: 'model_type'"
+    config.write_text('{"model_type": ')
+    assert refusal(tmp_path).startswith(f"`{config}` names no model_type: JSONDecodeError: ")
+    config.write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
+    assert refusal(tmp_path) == (
+        f"folder `{tmp_path}` has no *.safetensors file (pickled weights are not read)"
+    )

@@ -1,0 +1,89 @@
+"""The command as a person meets it: what it prints, where, and how it leaves."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from querykey import cli
+
+QK = str(Path(sys.executable).with_name("qk"))
+
+
+def run(capsys, *words):
+    code = cli.run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_targets_lists_every_way_to_name_one(capsys):
+    code, out, err = run(capsys, "targets")
+    assert (code, err) == (0, "")
+    for word in ("file.py:factory", "hf:NAME:HEAD", "a folder", "encoder-decoder"):
+        assert word in out
+
+
+def test_targets_describes_what_it_builds(capsys):
+    code, out, _ = run(capsys, "targets", "decoder")
+    assert code == 0
+    for word in ("takes ids", "(batch, seq) token ids 0 to 127", "(2, 7, 128) float32"):
+        assert word in out
+    assert "layers.layers.0-1" in out  # equal layers share a row
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["tragets"],
+            'qk: Unknown command "tragets". Did you mean "targets"? '
+            "Available commands: targets, demo. See `qk --help`.\n",
+        ),
+        (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),
+        (["demo", "now"], "qk: Unused Tokens: ['now']. See `qk --help`.\n"),
+        (
+            ["targets", "model.py"],
+            "qk: `model.py` names a file but no factory; write `model.py:FACTORY`\n",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_sentence_and_exit_code_2(capsys, words, sentence):
+    assert run(capsys, *words) == (2, "", sentence)
+
+
+def test_a_factory_that_raises_shows_its_last_line_and_no_traceback(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text("def make():\n    raise RuntimeError('the width must be even')\n")
+    done = subprocess.run([QK, "targets", f"{file}:make"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"qk: `{file}:make`: make() raised RuntimeError: the width must be even\n"
+    )
+
+
+def test_a_defect_of_ours_is_not_hidden(monkeypatch):
+    monkeypatch.setattr("querykey.targets.build", lambda name: int("not a target"))
+    with pytest.raises(ValueError, match="invalid literal"):
+        cli.run(["targets", "decoder"])
+
+
+def test_version(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("querykey 0.")
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_a_built_model():
+    done = subprocess.run([QK, "demo"], capture_output=True, text=True, check=True)
+    assert "hf:gpt2" in done.stdout
+    assert "GPT2LMHeadModel" in done.stdout
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{QK} targets decoder | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
