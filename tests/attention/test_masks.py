@@ -196,6 +196,8 @@ def test_masks_stay_where_they_are_unless_moved():
     moved = mask.on(torch.zeros(1))
     assert isinstance(split(moved)[1].real, torch.Tensor)
     assert moved.on(torch.zeros(1)) is moved
+    elsewhere = moved.on(torch.zeros(1, device="meta"))
+    assert split(elsewhere)[1].real.device.type == "meta"
     turned = (~mask).on(torch.zeros(1))
     assert turned.on(torch.zeros(1)) is turned
     read_only = np.broadcast_to(REAL[0], (2, 3))

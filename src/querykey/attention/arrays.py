@@ -70,7 +70,9 @@ def moved(array: Array, like: Array) -> Array:
     """
     xp, device = index_library(like)
     if is_array(array) and namespace(array) is xp:
-        return array if device is None else compat.to_device(array, device)
+        if device is None or device_of(array) == device:
+            return array
+        return array.to(device) if library(array) == "torch" else compat.to_device(array, device)
     if is_array(array) and library(array) == "torch":
         array = array.detach().cpu().numpy()
     # A copy: torch would share NumPy's memory, and warns where that is read-only.
