@@ -27,6 +27,7 @@ from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
 from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend
 from querykey.attention.state import Growing, Recurrent, Sliding, empty_state, extend
+from querykey.attention.states import Ways
 from querykey.shapes import ShapeError
 
 D, M, HEADS, KV_HEADS = 5, 3, 6, 2
@@ -222,7 +223,7 @@ def test_gradients_of_a_bias_survive_later_tokens():
 
     state, total = empty(Softmax(), capacity=30, like=k), 0
     for _ in range(3):
-        out, state = extend(q, k, v, state, bias=Buckets(table), attend=plain)
+        out, state = extend(q, k, v, state, bias=Buckets(table), ways=Ways(plain))
         total = total + out.square().sum()
     total.backward()
     assert table.grad is not None

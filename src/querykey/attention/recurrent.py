@@ -12,7 +12,7 @@ from querykey.attention.chunks import Chunk
 from querykey.attention.mechanisms import Kernel
 from querykey.attention.positions import Bias
 from querykey.attention.reference import weighted_sum
-from querykey.attention.states import Attend, State, chosen_rows
+from querykey.attention.states import State, Ways, chosen_rows
 
 BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
 
@@ -50,8 +50,12 @@ class Recurrent(State):
             total=xp.zeros(shape, **options),
         )
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Go block by block: the past through its sums, the block's own tokens one by one."""
+        if ways.recur is not None:
+            real = _real(new, 0, new.tokens)
+            out, *sums = ways.recur(self.kernel, new.q, new.k, new.v, *self.arrays, real)
+            return out, Recurrent(self.memory, self._after(new), *sums)
         with full_precision(new.q):
             outs, outer, total = [], self.outer, self.total
             for first in range(0, new.tokens, BLOCK):

@@ -23,6 +23,16 @@ from querykey.attention.mechanisms import Mechanism, Similarity
 from querykey.attention.positions import Bias
 
 Attend = Callable[..., Array]
+# (kernel, q, k, v, outer, total, real) -> (out, outer, total): what `Recurrent.extended` computes.
+Recur = Callable[..., tuple[Array, Array, Array]]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How the work is done: by the equation, or by something faster that gives the same."""
+
+    attend: Attend
+    recur: Recur | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ class State:
         """Return the state with its arrays made, in the library, dtype and device of `like`."""
         raise NotImplementedError
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Return the outputs of the chunk's queries, and the state after it."""
         raise NotImplementedError
 
@@ -120,7 +130,7 @@ class Growing(State):
         """Return the state with room for `capacity` tokens."""
         return replace(self, room=self._new_room(like, self.capacity))
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Write the new keys and values behind the old, then attend to all of them."""
         counts = self._after(new)
         longest = max(counts, default=0)
@@ -136,7 +146,7 @@ class Growing(State):
                 mask = mask & Padding(constant(_first(counts, longest), new.q))
         keys, values = room.keys[:, :, :longest, :], room.values[:, :, :longest, :]
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": start}
-        return attend(new.q, keys, values, **options), after
+        return ways.attend(new.q, keys, values, **options), after
 
     def _may_learn(self, bias: Bias | None) -> bool:
         """Whether what is read may be needed for the gradient of something not among q, k, v."""
@@ -218,7 +228,7 @@ class Sliding(State):
         )
         return replace(self, keys=keys, values=values)
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Attend to what is kept and what is new, then keep the newest.
 
         Positions are counted from the first key given to attend: the mask asks for distances alone.
@@ -236,7 +246,7 @@ class Sliding(State):
             begins = _first([lead - n for n in held], lead + new.tokens)
             mask = mask & Padding(constant(ends & ~begins, new.q))
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": lead}
-        out = attend(new.q, keys, values, **options)
+        out = ways.attend(new.q, keys, values, **options)
         newest = np.asarray(new.counts, dtype=np.int64)[:, None] + np.arange(reach)
         kept = (
             along_tokens(xp.concat([old, more], axis=2), newest)
