@@ -1,0 +1,246 @@
+"""A value that remembers which primitive made it, and the backward walk.
+
+A Tensor holds an array and its edges: for each Tensor it was made from, the function that turns its
+own gradient into that one's. One clock stamps everything. What is made later has a later stamp, so
+the walk goes from the latest to the earliest; and a value changed in place takes a new stamp, later
+than its readers', which is how the walk knows that their derivatives can no longer be trusted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+
+from querykey.ag.blocks import SMALL, Block
+from querykey.ag.protocols import ArrayLike
+
+Edge = tuple[Any, Callable[[Any], Any]]
+
+tick = itertools.count(1).__next__
+SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
+
+
+class Tensor(ArrayLike):
+    """An array, the gradient that reached it, and the edges to what it was made from.
+
+    Floats want a gradient unless told otherwise, integers and booleans cannot have one. A leaf keeps
+    its `.grad`, which adds up over backward calls until it is set to None; so does every Tensor with
+    a label: a label means "show me this".
+    """
+
+    __slots__ = (
+        *("_data", "edges", "grad", "label", "op", "requires_grad", "stamp"),
+        *("__weakref__", "_of"),  # _of: what exp and sum read, so that `/` knows a softmax
+    )
+    __hash__ = object.__hash__
+
+    def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
+        self._data: np.ndarray = np.array(raw(data))
+        real = self._data.dtype.kind == "f"
+        if not real and self._data.dtype.kind not in "biu":
+            raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
+        if requires_grad and not real:
+            raise TypeError(
+                f"{label or 'this Tensor'} holds {self._data.dtype}, and only floats have gradients: "
+                f"give it an array of floats, or leave requires_grad out"
+            )
+        self.requires_grad: bool = real if requires_grad is None else requires_grad
+        self.label: str | None = label
+        self.grad: np.ndarray | None = None
+        self.op: str = ""
+        self.edges: tuple[Edge, ...] = ()
+        self.stamp: int = tick()
+        self._of: Tensor | None = None
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array. To change it, assign: `w.data -= step`; a graph that read it will notice."""
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        value = np.asarray(raw(value), dtype=self._data.dtype)
+        if value.shape != self._data.shape:
+            raise ValueError(f"{name(self)} has shape {self.shape}, its new data {value.shape}")
+        self._data, self.stamp = value, tick()
+
+    def detach(self) -> Tensor:
+        """Return the same array as a constant, through which no gradient passes."""
+        return record("detach", self._data.copy())
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Give every leaf and every labelled Tensor behind this one its gradient.
+
+        The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
+        """
+        pending: dict[Tensor, Any] = {self: seed(self, gradient)}
+        mine: set[Tensor] = set()  # those whose pending gradient may be added to in place
+        order = history(self)
+        while order:
+            node = order.pop()
+            g, edges = pending.pop(node), node.edges
+            if isinstance(g, Block) and node.op not in SMALL:
+                g = g.dense()
+            if not edges or node.label is not None:
+                keep(node, g, node in mine)
+            for source, pull in edges:
+                new, like = pull(g), source._data
+                if new.shape != like.shape:
+                    new = shrink(new, like.shape)
+                if new.dtype != like.dtype:
+                    new = new.astype(like.dtype)
+                if source not in pending:
+                    if new.shape != like.shape:
+                        new = spread(new, like.shape)
+                    pending[source] = new
+                    if new is not g and new.base is None:
+                        mine.add(source)
+                elif source in mine:
+                    pending[source] += new
+                else:
+                    pending[source] = pending[source] + new
+                    mine.add(source)
+            if edges and not retain_graph:
+                node.edges = SPENT
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self.requires_grad:
+            raise TypeError(
+                f"{name(self)} needs a gradient, and an assignment into it has none: build the result "
+                f"with ag.where, ag.concatenate or ag.stack; new values for a parameter go to .data"
+            )
+        self._data[plain_index(index)] = raw(value)
+        self.stamp = tick()
+
+
+def record(op: str, value: Any, *edges: Edge) -> Tensor:
+    """Return `value` as the Tensor that `op` made. An edge is (an input, what pulls a gradient back).
+
+    This is how a primitive is written: see primitives.py. A pull returns a new array, the gradient it
+    was given, or a view of that. It may leave broadcasting alone: the walk sums what was spread.
+    """
+    out = Tensor.__new__(Tensor)
+    out._data = value if type(value) is np.ndarray else np.asarray(value)
+    out.edges = edges = tuple([e for e in edges if isinstance(e[0], Tensor) and e[0].requires_grad])
+    out.requires_grad = bool(edges)
+    out.op, out.stamp = op, tick()
+    out.grad = out.label = out._of = None
+    return out
+
+
+def raw(value: Any) -> Any:
+    """Return the array of a Tensor, and a number as it is: a number never widens an array's dtype."""
+    if isinstance(value, Tensor):
+        return value._data
+    if isinstance(value, float):
+        return float(value)  # np.float64 is a float too, but one that turns float32 into float64
+    return value if isinstance(value, np.ndarray | int) else as_array(value)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Return what NumPy makes of it; Tensors inside lists and tuples give their arrays."""
+    if isinstance(value, list | tuple):
+        value = [raw(v) for v in value]
+    return np.asarray(value)
+
+
+def plain_index(index: Any) -> Any:
+    """Return an index with the arrays of the Tensors in it."""
+    if isinstance(index, tuple):
+        return tuple([i._data if isinstance(i, Tensor) else i for i in index])
+    return index._data if isinstance(index, Tensor) else index
+
+
+def name(tensor: Any) -> str:
+    """Return what to call a Tensor in a sentence."""
+    if not isinstance(tensor, Tensor):
+        return "a constant"
+    if tensor.label:
+        return tensor.label
+    return f"the result of {tensor.op}" if tensor.op else "an unnamed Tensor"
+
+
+def misfit(op: str, error: Exception, args: Any) -> Exception:
+    """Return NumPy's complaint with the operation's name, and the label and shape of every array."""
+    if "\n  " in str(error):  # a primitive inside this one has spoken
+        return error
+    lines = [f"{op} does not fit: {error}"]
+    for x in [y for x in args for y in (x if isinstance(x, list | tuple) else [x])]:
+        if isinstance(x, Tensor | np.ndarray):
+            lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
+    return (ValueError if isinstance(error, ValueError) else IndexError)("\n".join(lines))
+
+
+def seed(end: Tensor, gradient: Any) -> np.ndarray:
+    """Return the gradient a walk starts with, or say why there is none to start with."""
+    if not end.requires_grad:
+        raise RuntimeError(
+            f"backward has nowhere to go: {name(end)}, {end.shape} {end.dtype}, was made from "
+            f"constants and integers alone, and those have no gradients"
+        )
+    if gradient is None:
+        if end.size != 1:
+            raise ValueError(
+                f"backward starts from a single number, and {name(end)} has shape {end.shape}: "
+                f"sum or average it first, or call backward(gradient) with an array of that shape"
+            )
+        return np.ones_like(end._data)
+    gradient = np.array(raw(gradient), dtype=end.dtype)
+    if gradient.shape != end.shape:
+        raise ValueError(f"{name(end)} has shape {end.shape}, the gradient given {gradient.shape}")
+    return gradient
+
+
+def history(end: Tensor) -> list[Tensor]:
+    """Return every Tensor behind `end` that a gradient reaches, the earliest first."""
+    seen, stack = {end}, [end]
+    while stack:
+        node = stack.pop()
+        if node.edges is SPENT:
+            raise RuntimeError(
+                f"backward has already passed {name(node)}, {node.shape}, and freed what it needed: "
+                f"compute the value again, or call the first one as backward(retain_graph=True)"
+            )
+        for source, _ in node.edges:
+            if source.stamp > node.stamp:
+                raise RuntimeError(
+                    f"{name(source)}, {source.shape}, was changed in place after {node.op} had read "
+                    f"it: the derivative would be wrong. Change values after backward, then compute anew"
+                )
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return sorted(seen, key=attrgetter("stamp"))
+
+
+def keep(node: Tensor, g: Any, mine: bool) -> None:
+    """Add a finished gradient to a Tensor's own, in an array that nobody else holds."""
+    if isinstance(g, Block):
+        g, mine = g.dense(), True
+    if node.grad is not None:
+        g = node.grad + g
+    node.grad = np.asarray(g) if mine else np.array(g)
+
+
+def shrink(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum of `g` over the axes along which an input of this shape was spread."""
+    extra = g.ndim - len(shape)
+    if extra > 0:
+        g = g.sum(axis=tuple(range(extra)))
+    elif extra < 0:
+        g = g.reshape((1,) * -extra + g.shape)
+    axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
+    return g.sum(axis=axes, keepdims=True) if axes else g
+
+
+def spread(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return `g` repeated to the shape: what the inputs of a sum receive."""
+    if isinstance(g, Block):
+        return g.spread(shape)
+    full = np.empty(shape, g.dtype)
+    full[...] = g
+    return full
