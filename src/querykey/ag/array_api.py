@@ -11,38 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from querykey.ag import composites, softmaxes
 from querykey.ag import primitives as ag
-from querykey.ag.composites import moveaxis, stack, take, take_along_axis
+from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.operators import flat
-from querykey.ag.primitives import (
-    Axis,
-    abs,
-    add,
-    astype,
-    broadcast_to,
-    clip,
-    cos,
-    divide,
-    exp,
-    expand_dims,
-    log,
-    logsumexp,
-    matmul,
-    max,
-    maximum,
-    mean,
-    min,
-    minimum,
-    multiply,
-    negative,
-    sin,
-    sqrt,
-    square,
-    squeeze,
-    subtract,
-    tanh,
-    where,
-)
+from querykey.ag.primitives import Axis, astype, broadcast_to, multiply, sqrt
 from querykey.ag.tensor import Tensor, raw, record
 
 __array_api_version__ = "2024.12"
@@ -53,6 +26,12 @@ uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
 float32, float64 = np.dtype("float32"), np.dtype("float64")
 e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
 
+abs, add, clip, cos, exp = ag.abs, ag.add, ag.clip, ag.cos, ag.exp
+divide, expand_dims, log, logsumexp = softmaxes.divide, ag.expand_dims, ag.log, softmaxes.logsumexp
+matmul, max, maximum, mean = ag.matmul, ag.max, ag.maximum, ag.mean
+min, minimum, negative, sin = ag.min, ag.minimum, ag.negative, ag.sin
+square, squeeze, stack, subtract = ag.square, ag.squeeze, composites.stack, ag.subtract
+take, tanh, where = composites.take, ag.tanh, ag.where
 concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod
 equal, not_equal = flat("equal", np.equal), flat("not_equal", np.not_equal)
 less, less_equal = flat("less", np.less), flat("less_equal", np.less_equal)
@@ -118,7 +97,7 @@ def arange(
 ) -> Tensor:
     """Return start, start + step, ... up to stop; one number alone is the stop."""
     first, last = (0, start) if stop is None else (start, stop)
-    return record("arange", np.arange(raw(first), raw(last), raw(step), dtype))
+    return record("arange", np.arange(raw(first), raw(last), raw(step), dtype=dtype))
 
 
 def linspace(

@@ -1,9 +1,9 @@
 """Gradients that are zero outside one block, and stay small.
 
 A loss that reads `out[:, 3, 0]` sends back a gradient that is zero almost everywhere. A Block keeps
-the part that is not. The pulls in primitives.py are written once, for arrays: a Block answers to the
-same operators by cutting its own part out of the other array. A pull that knows nothing of blocks
-(its operation is not in SMALL) is given the dense array. A dense loss never makes a Block.
+the part that is not. The pulls in primitives.py are written once, for arrays: a Block answers to
+the same operators by cutting its own part out of the other array. A pull that knows nothing of
+blocks (its operation is not in SMALL) is given the dense array. A dense loss never makes a Block.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
-SMALL = frozenset(
-    ["add", "subtract", "multiply", "divide", "negative"]
-    + ["exp", "relu", "tanh", "sum", "transpose", "matmul"]
-)
+SMALL = {
+    *("add", "subtract", "multiply", "divide", "negative", "exp", "relu", "tanh"),
+    *("sum", "softmax", "transpose", "matmul"),
+}
 WORTH = 4096  # below so many elements a dense array is quicker than the bookkeeping
 ONE = slice(0, 1)
 
 
 class Block(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array of `shape` that holds `values` at `index`, one slice per axis, and zeros elsewhere."""
+    """An array of `shape` with `values` at `index`, one slice per axis, and zeros elsewhere."""
 
     __slots__ = ("index", "shape", "values")
     base = None
@@ -43,7 +44,19 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the Block with elements of another type."""
         return Block(self.values.astype(dtype), self.index, self.shape)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None) -> Any:
+    def __array_ufunc__(
+        self,
+        ufunc: Any,
+        method: str,
+        *inputs: Any,
+        out: Any = None,
+        axis: Any = None,
+        keepdims: bool = False,
+    ) -> Any:
+        if method == "reduce" and ufunc is np.add:
+            return self.sum(normalize_axis_tuple(axis, self.ndim), keepdims)
+        if ufunc is np.subtract:
+            return added(inputs[0], -inputs[1])
         if ufunc is np.add:
             return added(*inputs, into=out[0] if out else None)
         others = [x for x in inputs if x is not self]
@@ -86,10 +99,10 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         return Block(self.values.transpose(axes), index, shape)
 
 
-def block_of(g: np.ndarray, index: Any, shape: tuple[int, ...]) -> Block | None:
+def block_of(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> Block | None:
     """Return the gradient of `x[index]` as a Block of x's shape, where it is one and worth it."""
-    index = index if isinstance(index, tuple) else (index,)
-    if g.size * 4 > math.prod(shape) or math.prod(shape) < WORTH or len(index) > len(shape):
+    size = math.prod(shape)
+    if size < WORTH or size < 4 * g.size or len(index) > len(shape):
         return None
     slices = []
     for i, n in zip(index + (slice(None),) * (len(shape) - len(index)), shape, strict=True):

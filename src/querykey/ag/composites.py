@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from querykey.ag.primitives import concatenate, expand_dims, getitem, primitive, reshape, transpose
+from querykey.ag.primitives import concatenate, expand_dims, getitem, permuted, primitive, reshape
 from querykey.ag.tensor import Tensor, raw
 
 
@@ -16,13 +16,16 @@ from querykey.ag.tensor import Tensor, raw
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes at other places, the rest in their order."""
     n = np.ndim(raw(x))
-    froms = [source] if isinstance(source, int) else source
-    tos = [destination] if isinstance(destination, int) else destination
-    froms, tos = ([normalize_axis_index(a, n) for a in each] for each in (froms, tos))
-    order = [a for a in range(n) if a not in froms]
-    for place, axis in sorted(zip(tos, froms, strict=True)):
-        order.insert(place, axis)
-    return transpose(x, order)
+    order = list(range(n))
+    if isinstance(source, int) and isinstance(destination, int):
+        order.insert(normalize_axis_index(destination, n), order.pop(source))
+    else:
+        many = (axes if isinstance(axes, Sequence) else [axes] for axes in (source, destination))
+        froms, tos = ([normalize_axis_index(a, n) for a in axes] for axes in many)
+        order = [a for a in order if a not in froms]
+        for place, axis in sorted(zip(tos, froms, strict=True)):
+            order.insert(place, axis)
+    return permuted(x, order)
 
 
 @primitive
@@ -30,7 +33,7 @@ def swapaxes(x: Any, a: int, b: int) -> Tensor:
     """Two axes exchanged."""
     order = list(range(np.ndim(raw(x))))
     order[a], order[b] = order[b], order[a]
-    return transpose(x, order)
+    return permuted(x, order)
 
 
 @primitive

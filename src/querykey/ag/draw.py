@@ -1,4 +1,4 @@
-"""The graph behind a value as SVG and DOT, with labels and shapes, and values and gradients on request."""
+"""The graph behind a value as SVG and DOT: labels, shapes, and on request values and gradients."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ class Drawing:
 
 
 def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
-    """Draw how `end` was made. Backward frees the graph: draw before it, or after backward(retain_graph=True).
+    """Draw how `end` was made; leaves are round, labelled Tensors stand out.
 
-    Leaves are round and labelled Tensors stand out; `gradients` shows what leaves and labels keep.
+    Backward frees the graph, so draw before it. To see `gradients`, which leaves and labels keep,
+    call backward(retain_graph=True) first.
     """
     nodes = history(end)
     if len(nodes) > MANY:
@@ -104,10 +105,11 @@ def svg_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, 
         for x, i in enumerate(row):
             corner[i] = (left + x * (WIDTH + GAP_X), GAP_Y / 2 + y * (height + GAP_Y))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" width="{across:g}" '
-        f'height="{down:g}" font-family="sans-serif" font-size="11" text-anchor="middle">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#777"/></marker></defs>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" '
+        f'width="{across:g}" height="{down:g}" font-family="sans-serif" font-size="11" '
+        'text-anchor="middle">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#777"/></marker></defs>',
     ]
     for a, b in arrows:
         (x1, y1), (x2, y2) = corner[a], corner[b]

@@ -19,9 +19,9 @@ def gradcheck(
 ) -> float:
     """Compare backward with central differences; return the largest difference, or raise.
 
-    The function takes Tensors and returns one of any shape. The inputs are Tensors or arrays, and are
-    checked in float64; integers are passed on as they are. A function with kinks (relu, max) agrees
-    away from them only, so choose inputs that are not within `step` of one.
+    The function takes Tensors and returns one of any shape. The inputs are Tensors or arrays, and
+    are checked in float64; integers are passed on as they are. A function with kinks (relu, max)
+    agrees away from them only, so choose inputs that are not within `step` of one.
     """
     values = [np.array(raw(x)) for x in inputs]
     values = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in values]

@@ -1,4 +1,4 @@
-"""The layers and losses of the course. Axes are (batch, tokens, features); weights sit on the right."""
+"""The layers and losses of the course, over (batch, tokens, features); weights on the right."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
+from querykey.ag.softmaxes import log_softmax, softmax
 from querykey.ag.tensor import Tensor, raw, record
 
 
@@ -36,12 +37,9 @@ def parameters(thing: Any) -> list[Tensor]:
 
 
 class Module:
-    """Something with parameters that can be called. A subclass sets Tensors and Modules as attributes."""
+    """Something with parameters that can be called; they are its attributes, or theirs."""
 
     training = True
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     def modules(self) -> Iterator[Module]:
         """Yield this Module and those inside it."""
@@ -116,6 +114,7 @@ class Linear(Module):
         self.b = Tensor(np.zeros(n_out), label="b") if bias else None
 
     def __call__(self, x: Any) -> Tensor:
+        """Return x @ W + b."""
         out = x @ self.W
         return out if self.b is None else out + self.b
 
@@ -134,6 +133,7 @@ class MLP(Module):
         self.activation = activation
 
     def __call__(self, x: Any) -> Tensor:
+        """Return the output for every token."""
         return self.activation(x @ self.Wh + self.bh) @ self.Wo + self.bo
 
 
@@ -146,8 +146,9 @@ class SingleHeadAttention(Module):
         self.Wv = weight(rng, n_features, n_features, "Wv")
 
     def __call__(self, x: Any) -> Tensor:
+        """Return every token's mixture of all tokens."""
         scores = (x @ self.Wk) @ moveaxis(x @ self.Wq, -1, -2)
-        mixed = moveaxis(moveaxis(x, -1, -2) @ ag.softmax(scores, axis=-2), -1, -2)
+        mixed = moveaxis(moveaxis(x, -1, -2) @ softmax(scores, axis=-2), -1, -2)
         return mixed @ self.Wv
 
 
@@ -166,6 +167,7 @@ class MultiHeadAttention(Module):
         self.n_heads, self.causal = n_heads, causal
 
     def __call__(self, x: Any) -> Tensor:
+        """Return every token's mixture of what it sees."""
         batch, tokens, features = x.shape
         size = features // self.n_heads
         q, k, v = (
@@ -175,7 +177,7 @@ class MultiHeadAttention(Module):
         scores = q @ moveaxis(k, -1, -2) / float(np.sqrt(size))
         if self.causal:
             scores = ag.where(np.tri(tokens, dtype=bool), scores, -np.inf)
-        heads = ag.softmax(scores, axis=-1) @ v
+        heads = softmax(scores, axis=-1) @ v
         return ag.reshape(moveaxis(heads, 1, 2), (batch, tokens, features)) @ self.Wo
 
 
@@ -188,6 +190,7 @@ class LayerNorm(Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Any) -> Tensor:
+        """Return x with every token normalised."""
         centred = x - ag.mean(x, axis=-1, keepdims=True)
         scale = ag.sqrt(ag.var(x, axis=-1, keepdims=True) + self.epsilon)
         return centred / scale * self.gain + self.shift
@@ -206,6 +209,7 @@ class BatchNorm(Module):
         self.epsilon, self.momentum = epsilon, momentum
 
     def __call__(self, x: Any) -> Tensor:
+        """Return x with every feature normalised."""
         if self.training:
             axes = tuple(range(len(x.shape) - 1))
             mean, var = ag.mean(x, axes), ag.var(x, axes)
@@ -226,6 +230,7 @@ class Embedding(Module):
         self.table = Tensor(rng.standard_normal((count, n_features)), label="table")
 
     def __call__(self, ids: Any) -> Tensor:
+        """Return the rows at the integers."""
         return self.table[np.asarray(raw(ids))]
 
 
@@ -238,6 +243,7 @@ class Dropout(Module):
         self.share, self.rng = share, np.random.default_rng() if rng is None else rng
 
     def __call__(self, x: Any) -> Any:
+        """Return x, in training with holes."""
         if not self.training or not self.share:
             return x
         stays = self.rng.random(x.shape) >= self.share
@@ -245,7 +251,7 @@ class Dropout(Module):
 
 
 class TransformerBlock(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). The course's own block is mlp(attention(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); the course's own is mlp(attention(x))."""
 
     def __init__(
         self,
@@ -262,20 +268,22 @@ class TransformerBlock(Module):
         self.dropout = Dropout(dropout, rng)
 
     def __call__(self, x: Any) -> Tensor:
+        """Return the tokens, mixed and transformed."""
         x = x + self.dropout(self.att(self.norm_att(x)))
         return x + self.dropout(self.mlp(self.norm_mlp(x)))
 
 
 class BinaryCrossEntropyLoss(Module):
-    """The mean of -log p(y), with p = sigmoid(logits): of logits, not of probabilities, so it is stable."""
+    """The mean of -log p(y), with p = sigmoid(logits): it takes logits, so it is stable."""
 
     def __call__(self, logits: Any, y: Any) -> Tensor:
+        """Return the loss, one number."""
         z, target = raw(logits), np.asarray(raw(y))
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
         e = np.exp(-np.abs(z))
         value = np.add.reduce(np.maximum(z, 0) - z * target + np.log1p(e), None) / z.size
-        slope = lambda: np.where(z >= 0, 1, e) / (1 + e) - target  # noqa: E731
+        slope = lambda: np.exp(np.minimum(z, 0)) / (1 + e) - target  # noqa: E731
         return record("bce", value, (logits, lambda g: slope() * (g / z.size)))
 
 
@@ -283,13 +291,14 @@ class CrossEntropyLoss(Module):
     """The mean of -log softmax(logits)[label] over all but the last axis, which counts classes."""
 
     def __call__(self, logits: Any, labels: Any) -> Tensor:
+        """Return the loss, one number."""
         labels = np.asarray(raw(labels))
         if labels.dtype.kind not in "iu" or labels.shape != tuple(logits.shape[:-1]):
             raise ValueError(
                 f"CrossEntropyLoss takes one integer per row of logits: they are {logits.shape}, "
                 f"the labels {labels.shape} {labels.dtype}"
             )
-        chosen = take_along_axis(ag.log_softmax(logits, axis=-1), labels[..., None], axis=-1)
+        chosen = take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)
         return -ag.mean(chosen)
 
 
@@ -297,6 +306,7 @@ class MSELoss(Module):
     """The mean squared difference."""
 
     def __call__(self, prediction: Any, y: Any) -> Tensor:
+        """Return the loss, one number."""
         matched("MSELoss", raw(prediction), np.asarray(raw(y)))
         return ag.mean(ag.square(prediction - y))
 

@@ -9,18 +9,32 @@ from typing import Any
 import numpy as np
 
 from querykey.ag import composites, primitives
+from querykey.ag.softmaxes import divide
 from querykey.ag.tensor import Tensor, misfit, raw, record
 
 ARITHMETIC = {
     "add": primitives.add,
     "sub": primitives.subtract,
     "mul": primitives.multiply,
-    "truediv": primitives.divide,
+    "truediv": divide,
     "matmul": primitives.matmul,
     "pow": primitives.power,
     "mod": primitives.mod,
 }
-METHODS = "sum mean var max min argmax squeeze astype exp log sqrt tanh".split()
+METHODS = [
+    "sum",
+    "mean",
+    "var",
+    "max",
+    "min",
+    "argmax",
+    "squeeze",
+    "astype",
+    "exp",
+    "log",
+    "sqrt",
+    "tanh",
+]
 
 
 def flat(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:

@@ -1,4 +1,4 @@
-"""How parameters move: SGD and Adam. They change arrays in place, which a graph that read them notices."""
+"""How parameters move: SGD and Adam. They write in place, which a graph that read them notices."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_pages() -> bool:
     """Tell glibc to keep freed memory for this process; return whether that worked.
 
-    Without it, every large array is mapped from the kernel anew, and the page faults cost as much as
-    the arithmetic between two matrix products. The whole process is affected (NumPy, PyTorch and all
-    others), and its memory does not shrink again. Not glibc: nothing happens.
+    Without it, every large array is mapped from the kernel anew, and its page faults cost as much
+    as the arithmetic between two matrix products. The whole process is affected, NumPy and PyTorch
+    alike, and its memory does not shrink again. Where the C library is another, nothing happens.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt

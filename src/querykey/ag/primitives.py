@@ -1,8 +1,8 @@
 """The table: each primitive with its derivative beside it.
 
 A primitive computes a value and records, for each input, how a gradient `g` of that value is pulled
-back to the input. What broadcasting repeated, the walk sums (tensor.py), so no pull says a word about
-it. Inputs are Tensors, arrays or numbers; only Tensors receive gradients.
+back to the input. What broadcasting repeated, the walk sums (tensor.py): no pull says a word of it.
+Inputs are Tensors, arrays or numbers; only Tensors receive gradients.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from querykey.ag.blocks import Block, block_of, folded, times, times_right
-from querykey.ag.tensor import Tensor, misfit, plain_index, raw, record
+from querykey.ag.tensor import Tensor, misfit, plain_index, raw, record, shrink
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 Axis = int | tuple[int, ...] | None
 Function = Callable[..., Any]
 
@@ -44,9 +46,9 @@ def unary(op: str, f: Function, pull: Function) -> Function:
     """A primitive of one input."""
 
     def call(x: Any) -> Tensor:
-        v = raw(x)
+        v = x._data if isinstance(x, Tensor) else raw(x)
         y = f(v)
-        return record(op, y, (x, lambda g: pull(g, v, y)))
+        return record(op, y, (x, pull), saved=(v, y))
 
     call.__name__, call.__doc__ = op, f"{op} of every element."
     return call
@@ -74,6 +76,13 @@ def bell(x: Any) -> Any:
     return np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
 
+def relu_gradient(g: Any, x: Any, y: Any) -> Any:
+    """g where x is positive; a product with ones and zeros is much faster than np.where."""
+    mask = (y > 0).astype(y.dtype)
+    mask *= g
+    return mask
+
+
 negative = unary("negative", operator.neg, lambda g, x, y: -g)
 log = unary("log", np.log, lambda g, x, y: g / x)
 sqrt = unary("sqrt", np.sqrt, lambda g, x, y: g / (2 * y))
@@ -83,7 +92,7 @@ sin = unary("sin", np.sin, lambda g, x, y: g * np.cos(x))
 cos = unary("cos", np.cos, lambda g, x, y: -g * np.sin(x))
 tanh = unary("tanh", np.tanh, lambda g, x, y: g * (1 - y * y))
 sigmoid = unary("sigmoid", sigmoid_of, lambda g, x, y: g * (y * (1 - y)))
-relu = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: g * (y > 0))
+relu = unary("relu", lambda x: np.maximum(x, 0), relu_gradient)
 erf = unary("erf", erf_of, lambda g, x, y: g * (np.exp(-x * x) * (2 / math.sqrt(math.pi))))
 gelu = unary(
     "gelu", lambda x: x * normal_below(x), lambda g, x, y: g * (normal_below(x) + x * bell(x))
@@ -94,7 +103,7 @@ def exp(x: Any) -> Tensor:
     """e ** x. It may overflow in silence: see `rescue`, which makes that harmless in a softmax."""
     with np.errstate(over="ignore"):
         y = np.exp(raw(x))
-    out = record("exp", y, (x, lambda g: g * y))
+    out = record("exp", y, (x, operator.mul), saved=(y,))
     out._of = x if isinstance(x, Tensor) else record("constant", x)
     return out
 
@@ -106,12 +115,13 @@ def binary(op: str, f: Function, pull_a: Function, pull_b: Function) -> Function
     """A primitive of two inputs."""
 
     def call(a: Any, b: Any) -> Tensor:
-        v, w = raw(a), raw(b)
+        v = a._data if isinstance(a, Tensor) else raw(a)
+        w = b._data if isinstance(b, Tensor) else raw(b)
         try:
             y = f(v, w)
         except ValueError as error:
             raise misfit(op, error, (a, b)) from None
-        return record(op, y, (a, lambda g: pull_a(g, v, w, y)), (b, lambda g: pull_b(g, v, w, y)))
+        return record(op, y, (a, pull_a), (b, pull_b), saved=(v, w, y))
 
     call.__name__, call.__doc__ = op, f"{op} of a and b, element by element."
     return call
@@ -136,7 +146,10 @@ add = binary("add", operator.add, lambda g, a, b, y: g, lambda g, a, b, y: g)
 subtract = binary("subtract", operator.sub, lambda g, a, b, y: g, lambda g, a, b, y: -g)
 multiply = binary("multiply", operator.mul, lambda g, a, b, y: g * b, lambda g, a, b, y: g * a)
 quotient = binary(
-    "divide", operator.truediv, lambda g, a, b, y: g / b, lambda g, a, b, y: g * y / -b
+    "divide",
+    operator.truediv,
+    lambda g, a, b, y: g / b,
+    lambda g, a, b, y: shrink(g * y, b.shape) / -b,  # the sum that broadcasting asks for, early
 )
 power = binary(
     "power",
@@ -151,13 +164,6 @@ maximum = binary(
 minimum = binary(
     "minimum", np.minimum, lambda g, a, b, y: share(g, b, a), lambda g, a, b, y: share(g, a, b)
 )
-
-
-def divide(a: Any, b: Any) -> Tensor:
-    """a / b; where that is exp(x) / sum(exp(x)) and exp overflowed, the softmax it stands for."""
-    if isinstance(b, Tensor) and b._of is a and (rescued := rescue(a, b)) is not None:
-        return rescued
-    return quotient(a, b)
 
 
 @primitive
@@ -186,46 +192,67 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> Tensor:
 # Products
 
 
-@primitive
 def matmul(a: Any, b: Any) -> Tensor:
-    """a @ b, with any batch axes before the last two; a vector is a row on the left, else a column."""
-    x, y = raw(a), raw(b)
-    if np.ndim(x) == 1 or np.ndim(y) == 1:
-        row, column = np.ndim(x) == 1, np.ndim(y) == 1
-        full = matmul(expand_dims(a, 0) if row else a, expand_dims(b, 1) if column else b)
-        return squeeze(full, (-2,) * row + (-1,) * column)
-    if y.ndim == 2:
-        to_b = lambda g: weight_gradient(x, g)  # noqa: E731
-    else:
-        to_b = lambda g: product(x.swapaxes(-1, -2), g)  # noqa: E731
-    return record("matmul", product(x, y), (a, lambda g: product(g, y.swapaxes(-1, -2))), (b, to_b))
+    """a @ b over the last two axes; a vector is a row on the left, a column on the right."""
+    x = a._data if isinstance(a, Tensor) else np.asarray(a)
+    y = b._data if isinstance(b, Tensor) else np.asarray(b)
+    try:
+        if x.ndim < 2 or y.ndim < 2:
+            return vector_product(a, b, x.ndim == 1, y.ndim == 1)
+        value = product(x, y)
+    except ValueError as error:
+        raise misfit("matmul", error, (a, b)) from None
+    to_b = weight_gradient if y.ndim == 2 else right_gradient
+    return record("matmul", value, (a, left_gradient), (b, to_b), saved=(x, y))
+
+
+def left_gradient(g: Any, x: Any, y: Any) -> Any:
+    """g @ y.mT."""
+    if y.ndim == 2 and type(g) is np.ndarray and g.flags.c_contiguous and g.size:
+        return g.reshape(-1, g.shape[-1]).dot(y.T).reshape(x.shape)
+    return product(g, y.swapaxes(-1, -2))
+
+
+def right_gradient(g: Any, x: Any, y: Any) -> Any:
+    """x.mT @ g."""
+    return product(x.swapaxes(-1, -2), g)
+
+
+def weight_gradient(g: Any, x: Any, y: Any) -> Any:
+    """The sum over the batch of x.mT @ g, as one product."""
+    if type(g) is Block:
+        return folded(x, g)
+    if not x.size:
+        return x.swapaxes(-1, -2) @ g
+    return x.reshape(-1, x.shape[-1]).T.dot(g.reshape(-1, g.shape[-1]))
+
+
+def vector_product(a: Any, b: Any, row: bool, column: bool) -> Tensor:
+    """a @ b where one or both are vectors."""
+    full = matmul(expand_dims(a, 0) if row else a, expand_dims(b, 1) if column else b)
+    return squeeze(full, (-2,) * row + (-1,) * column)
 
 
 def product(x: Any, y: Any) -> Any:
-    """x @ y. One weight matrix for a whole batch is one product; a transposed batch stays transposed."""
-    if isinstance(x, Block):
+    """x @ y; with one matrix for a whole batch one product, and a transposed batch stays so."""
+    if type(x) is Block:
         return times(x, y) if y.ndim == 2 or y.shape[:-2] == x.shape[:-2] else x.dense() @ y
-    if isinstance(y, Block):
+    if type(y) is Block:
         return times_right(x, y) if x.shape[:-2] == y.shape[:-2] else x @ y.dense()
-    if x.dtype != y.dtype or x.ndim < 3 or not x.size:
-        return x @ y
-    if y.ndim == 2 and x.flags.c_contiguous and x.shape[-1] == y.shape[0]:
-        out = np.empty((*x.shape[:-1], y.shape[1]), x.dtype)
-        np.matmul(x.reshape(-1, x.shape[-1]), y, out=out.reshape(-1, y.shape[1]))
-        return out
-    if x.strides[-2] < x.strides[-1] and x.shape[:-2] == y.shape[:-2]:
+    if y.ndim == 2 and x.flags.c_contiguous and x.size:
+        return x.reshape(-1, x.shape[-1]).dot(y).reshape(*x.shape[:-1], y.shape[1])
+    if (
+        x.size > 512
+        and x.strides[-2] < x.strides[-1]
+        and (x.shape[:-2], x.dtype)
+        == (
+            y.shape[:-2],
+            y.dtype,
+        )
+    ):
         out = np.empty((*x.shape[:-2], y.shape[-1], x.shape[-2]), x.dtype).swapaxes(-1, -2)
         return np.matmul(x, y, out=out)  # whoever wrote x.mT @ y is about to transpose the result
     return x @ y
-
-
-def weight_gradient(x: Any, g: Any) -> Any:
-    """The sum over the batch of x.mT @ g, as one product."""
-    if isinstance(g, Block):
-        return folded(x, g)
-    if x.ndim == 2 or not x.size:
-        return x.swapaxes(-1, -2) @ g
-    return x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
 
 
 # Reductions
@@ -244,14 +271,17 @@ def back(g: Any, shape: tuple[int, ...], axis: Axis, keepdims: bool) -> Any:
     return g.reshape([1 if i in axes else n for i, n in enumerate(shape)])
 
 
-@primitive
 def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum over axes."""
-    v = np.asarray(raw(x))
-    with np.errstate(over="ignore"):
-        y = np.add.reduce(v, axis, keepdims=keepdims)
-    out = record("sum", y, (x, lambda g: back(g, v.shape, axis, keepdims)))
-    out._of = x if isinstance(x, Tensor) and x.op == "exp" else None
+    v = x._data if isinstance(x, Tensor) else np.asarray(x)
+    of = x if isinstance(x, Tensor) and x.op == "exp" else None
+    try:
+        with np.errstate(over="ignore") if of is not None else nullcontext():
+            y = np.add.reduce(v, axis, keepdims=keepdims)
+    except ValueError as error:
+        raise misfit("sum", error, (x,)) from None
+    out = record("sum", y, (x, back), saved=(v.shape, axis, keepdims))
+    out._of = of
     return out
 
 
@@ -323,72 +353,6 @@ def cumsum(x: Any, axis: int | None = None) -> Tensor:
     return record("cumsum", y, (x, lambda g: np.flip(np.cumsum(np.flip(g, axis), axis), axis)))
 
 
-# The softmax family
-
-
-def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
-    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
-    e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
-    return e / np.add.reduce(e, axis, keepdims=True)
-
-
-def softmax_from(x: Any, y: np.ndarray, axis: Axis) -> Tensor:
-    """The values y of a softmax of x, with its derivative."""
-    dot = lambda g: np.add.reduce(g * y, axis, keepdims=True)  # noqa: E731
-    return record("softmax", y, (x, lambda g: y * (g - dot(g))))
-
-
-@primitive
-def softmax(x: Any, axis: Axis = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) over an axis."""
-    return softmax_from(x, stable_softmax(np.asarray(raw(x)), axis), axis)
-
-
-@primitive
-def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over axes."""
-    v = np.asarray(raw(x))
-    top = np.max(v, axis=axis, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore"):
-        y = np.log(np.add.reduce(np.exp(v - top), axis, keepdims=True)) + top
-    out, weights = y if keepdims else np.squeeze(y, axis), lambda: np.exp(v - y)
-    return record("logsumexp", out, (x, lambda g: back(g, v.shape, axis, keepdims) * weights()))
-
-
-@primitive
-def log_softmax(x: Any, axis: Axis = -1) -> Tensor:
-    """log(softmax(x)), without the loss of digits."""
-    y = raw(x) - logsumexp(raw(x), axis, keepdims=True)._data
-    total = lambda g: np.add.reduce(g, axis, keepdims=True)  # noqa: E731
-    return record("log_softmax", y, (x, lambda g: g - np.exp(y) * total(g)))
-
-
-def rescue(e: Tensor, total: Tensor) -> Tensor | None:
-    """The softmax that e / total stands for, with e = exp(x) and total = sum(e); None if not needed.
-
-    Raw exponentials leave the range of floats: at 89 in float32, at 710 in float64. Rows whose total
-    is finite and not 0 keep their quotient, bit for bit; the other rows get the stable softmax of x.
-    The derivative is then the softmax's own: g / total and g * e would leave the range even sooner.
-    """
-    x, d = e._of, total._data
-    if x is None or d.ndim not in (0, x.ndim) or not d.size:
-        return None
-    low, high = RANGE[d.dtype.itemsize]
-    if low < d.min() and d.max() < high:
-        return None
-    axis = tuple([i for i in range(x.ndim) if d.ndim == 0 or d.shape[i] == 1])
-    with np.errstate(all="ignore"):
-        y = np.where((d > 0) & np.isfinite(d), e._data / d, stable_softmax(x._data, axis))
-    return softmax_from(x, y, axis)
-
-
-RANGE = {
-    t.itemsize: (float(np.finfo(t).tiny) ** 0.5, float(np.finfo(t).max) ** 0.5)
-    for t in map(np.dtype, ("float16", "float32", "float64"))
-}
-
-
 # Shapes and places
 
 
@@ -414,10 +378,19 @@ def squeeze(x: Any, axis: Axis = None) -> Tensor:
 @primitive
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in another order; without one, reversed."""
-    v = np.asarray(raw(x))
-    order = range(v.ndim)[::-1] if axes is None else [a + v.ndim if a < 0 else a for a in axes]
-    inverse = lambda: sorted(range(v.ndim), key=order.__getitem__)  # noqa: E731
-    return record("transpose", v.transpose(order), (x, lambda g: g.transpose(inverse())))
+    n = np.ndim(raw(x))
+    return permuted(x, range(n)[::-1] if axes is None else [a + n if a < 0 else a for a in axes])
+
+
+def permuted(x: Any, order: Sequence[int]) -> Tensor:
+    """The axes in the order given, with none negative."""
+    v = x._data if isinstance(x, Tensor) else np.asarray(x)
+    return record("transpose", v.transpose(order), (x, permuted_back), saved=(order,))
+
+
+def permuted_back(g: Any, order: Sequence[int]) -> Any:
+    """The axes where they were."""
+    return g.transpose([order.index(a) for a in range(len(order))])
 
 
 @primitive
@@ -446,7 +419,7 @@ def getitem(x: Any, index: Any) -> Tensor:
     """x[index], for whatever NumPy takes as an index."""
     v, place = raw(x), plain_index(index)
     parts = place if isinstance(place, tuple) else (place,)
-    once = all([i is None or i is ... or isinstance(i, int | slice | np.integer) for i in parts])
+    once = not any(isinstance(i, np.ndarray | list) for i in parts)
 
     def pull(g: Any) -> Any:
         if once and (block := block_of(g, parts, v.shape)) is not None:

@@ -1,4 +1,4 @@
-"""What a Tensor answers to Python and to NumPy: sizes, conversions, and the NumPy functions it takes."""
+"""What a Tensor answers to Python and to NumPy: sizes, conversions, NumPy's own functions."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class ArrayLike:
         __abs__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = cast(Any, 0)
         __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __mod__ = cast(Any, 0)
         __rmod__ = __floordiv__ = __rfloordiv__ = __pos__ = cast(Any, 0)
-        T = mT = sum = mean = var = max = min = argmax = reshape = transpose = cast(Any, 0)
-        swapaxes = squeeze = astype = cast(Any, 0)
+        T = sum = mean = var = max = min = argmax = reshape = transpose = cast(Any, 0)
+        mT = swapaxes = squeeze = astype = cast(Any, 0)  # noqa: N815
 
 
 def of_the_same_name(function: Any) -> Any:

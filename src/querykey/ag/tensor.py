@@ -18,43 +18,45 @@ import numpy as np
 from querykey.ag.blocks import SMALL, Block
 from querykey.ag.protocols import ArrayLike
 
-Edge = tuple[Any, Callable[[Any], Any]]
+Edge = tuple[Any, Callable[..., Any]]
 
 tick = itertools.count(1).__next__
+new_tensor = object.__new__
 SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
 
 
 class Tensor(ArrayLike):
     """An array, the gradient that reached it, and the edges to what it was made from.
 
-    Floats want a gradient unless told otherwise, integers and booleans cannot have one. A leaf keeps
-    its `.grad`, which adds up over backward calls until it is set to None; so does every Tensor with
-    a label: a label means "show me this".
+    Floats want a gradient unless told otherwise, integers and booleans cannot have one. A leaf
+    keeps its `.grad`, which adds up over backward calls until it is set to None; so does every
+    Tensor with a label: a label means "show me this".
     """
 
-    __slots__ = (
-        *("_data", "edges", "grad", "label", "op", "requires_grad", "stamp"),
-        *("__weakref__", "_of"),  # _of: what exp and sum read, so that `/` knows a softmax
-    )
+    _data: np.ndarray
+    op: str  # the primitive that made it; of a leaf, nothing
+    edges: tuple[Edge, ...]
+    saved: tuple = ()  # what the pulls of the edges are given besides the gradient
+    requires_grad: bool
+    stamp: int
+    label: str | None = None
+    grad: np.ndarray | None = None
+    _pending: Any = None  # the gradient, while a walk adds it up
+    _of: Tensor | None = None  # what exp and sum read, so that `/` knows a softmax
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
-        self._data: np.ndarray = np.array(raw(data))
+        self._data = np.array(raw(data))
         real = self._data.dtype.kind == "f"
         if not real and self._data.dtype.kind not in "biu":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
         if requires_grad and not real:
             raise TypeError(
-                f"{label or 'this Tensor'} holds {self._data.dtype}, and only floats have gradients: "
-                f"give it an array of floats, or leave requires_grad out"
+                f"{label or 'this Tensor'} holds {self._data.dtype}, and only floats have "
+                f"gradients: give it an array of floats, or leave requires_grad out"
             )
-        self.requires_grad: bool = real if requires_grad is None else requires_grad
-        self.label: str | None = label
-        self.grad: np.ndarray | None = None
-        self.op: str = ""
-        self.edges: tuple[Edge, ...] = ()
-        self.stamp: int = tick()
-        self._of: Tensor | None = None
+        self.requires_grad = real if requires_grad is None else requires_grad
+        self.label, self.op, self.edges, self.stamp = label, "", (), tick()
 
     @property
     def data(self) -> np.ndarray:
@@ -77,63 +79,71 @@ class Tensor(ArrayLike):
 
         The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
         """
-        pending: dict[Tensor, Any] = {self: seed(self, gradient)}
-        mine: set[Tensor] = set()  # those whose pending gradient may be added to in place
-        order = history(self)
-        while order:
-            node = order.pop()
-            g, edges = pending.pop(node), node.edges
-            if isinstance(g, Block) and node.op not in SMALL:
-                g = g.dense()
-            if not edges or node.label is not None:
-                keep(node, g, node in mine)
-            for source, pull in edges:
-                new, like = pull(g), source._data
-                if new.shape != like.shape:
-                    new = shrink(new, like.shape)
-                if new.dtype != like.dtype:
-                    new = new.astype(like.dtype)
-                if source not in pending:
-                    if new.shape != like.shape:
-                        new = spread(new, like.shape)
-                    pending[source] = new
-                    if new is not g and new.base is None:
-                        mine.add(source)
-                elif source in mine:
-                    pending[source] += new
-                else:
-                    pending[source] = pending[source] + new
-                    mine.add(source)
-            if edges and not retain_graph:
-                node.edges = SPENT
+        shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
+        g, order = seed(self, gradient), history(self)
+        self._pending = g
+        try:
+            while order:
+                node = order.pop()
+                g, edges, saved = node._pending, node.edges, node.saved
+                node._pending = None
+                if type(g) is Block and node.op not in SMALL:
+                    g = g.dense()
+                if not edges or node.label is not None:
+                    keep(node, g, node in shared)
+                for source, pull in edges:
+                    new, shape = pull(g, *saved), source._data.shape
+                    if new.shape != shape:
+                        new = shrink(new, shape)
+                    old = source._pending
+                    if old is None:
+                        source._pending = new if new.shape == shape else spread(new, shape)
+                        if new is g:
+                            shared.add(source)
+                    elif old.base is None and source not in shared:
+                        old += new
+                        source._pending = old
+                    else:
+                        source._pending = old + new
+                        shared.discard(source)
+                if edges and not retain_graph:
+                    node.edges, node.saved = SPENT, ()
+        finally:
+            for node in order:  # a pull has failed: no half-made sum may stay behind
+                node._pending = None
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
             raise TypeError(
-                f"{name(self)} needs a gradient, and an assignment into it has none: build the result "
-                f"with ag.where, ag.concatenate or ag.stack; new values for a parameter go to .data"
+                f"{name(self)} needs a gradient, and an assignment into it has none: build the "
+                f"result with ag.where, ag.concatenate or ag.stack; assign new weights to .data"
             )
         self._data[plain_index(index)] = raw(value)
         self.stamp = tick()
 
 
-def record(op: str, value: Any, *edges: Edge) -> Tensor:
-    """Return `value` as the Tensor that `op` made. An edge is (an input, what pulls a gradient back).
+def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
+    """Return `value` as the Tensor `op` made. An edge is (an input, what pulls a gradient back).
 
-    This is how a primitive is written: see primitives.py. A pull returns a new array, the gradient it
-    was given, or a view of that. It may leave broadcasting alone: the walk sums what was spread.
+    This is how a primitive is written: see primitives.py. A pull is called with the gradient and
+    what was saved; it returns a new array, the gradient itself or a view of that. It may leave
+    broadcasting alone: the walk sums what was spread, and spreads what was summed.
     """
-    out = Tensor.__new__(Tensor)
+    out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
-    out.edges = edges = tuple([e for e in edges if isinstance(e[0], Tensor) and e[0].requires_grad])
-    out.requires_grad = bool(edges)
-    out.op, out.stamp = op, tick()
-    out.grad = out.label = out._of = None
+    for edge in edges:
+        if not (isinstance(edge[0], Tensor) and edge[0].requires_grad):
+            edges = tuple([e for e in edges if e is not edge])
+    out.op = op
+    out.edges = edges
+    out.saved = saved if edges else ()
+    out.requires_grad = edges != ()
+    out.stamp = tick()
     return out
 
 
 def raw(value: Any) -> Any:
-    """Return the array of a Tensor, and a number as it is: a number never widens an array's dtype."""
+    """Return a Tensor's array, and a number as it is: a number never widens an array's dtype."""
     if isinstance(value, Tensor):
         return value._data
     if isinstance(value, float):
@@ -165,13 +175,14 @@ def name(tensor: Any) -> str:
 
 
 def misfit(op: str, error: Exception, args: Any) -> Exception:
-    """Return NumPy's complaint with the operation's name, and the label and shape of every array."""
+    """Return NumPy's complaint with the operation, and the label and shape of every array."""
     if "\n  " in str(error):  # a primitive inside this one has spoken
         return error
     lines = [f"{op} does not fit: {error}"]
-    for x in [y for x in args for y in (x if isinstance(x, list | tuple) else [x])]:
-        if isinstance(x, Tensor | np.ndarray):
-            lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
+    for arg in args:
+        for x in arg if isinstance(arg, list | tuple) else [arg]:
+            if isinstance(x, Tensor | np.ndarray):
+                lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
     return (ValueError if isinstance(error, ValueError) else IndexError)("\n".join(lines))
 
 
@@ -188,7 +199,7 @@ def seed(end: Tensor, gradient: Any) -> np.ndarray:
                 f"backward starts from a single number, and {name(end)} has shape {end.shape}: "
                 f"sum or average it first, or call backward(gradient) with an array of that shape"
             )
-        return np.ones_like(end._data)
+        return np.full(end.shape, 1, end.dtype) if end.ndim else np.array(1, end.dtype)
     gradient = np.array(raw(gradient), dtype=end.dtype)
     if gradient.shape != end.shape:
         raise ValueError(f"{name(end)} has shape {end.shape}, the gradient given {gradient.shape}")
@@ -202,14 +213,14 @@ def history(end: Tensor) -> list[Tensor]:
         node = stack.pop()
         if node.edges is SPENT:
             raise RuntimeError(
-                f"backward has already passed {name(node)}, {node.shape}, and freed what it needed: "
-                f"compute the value again, or call the first one as backward(retain_graph=True)"
+                f"backward has already passed {name(node)}, {node.shape}, and freed what it "
+                f"needed: compute it anew, or call backward(retain_graph=True) the first time"
             )
         for source, _ in node.edges:
             if source.stamp > node.stamp:
                 raise RuntimeError(
-                    f"{name(source)}, {source.shape}, was changed in place after {node.op} had read "
-                    f"it: the derivative would be wrong. Change values after backward, then compute anew"
+                    f"{name(source)}, {source.shape}, was changed in place after {node.op} read "
+                    f"it, and its derivative would be wrong: change values only after backward"
                 )
             if source not in seen:
                 seen.add(source)
@@ -217,24 +228,27 @@ def history(end: Tensor) -> list[Tensor]:
     return sorted(seen, key=attrgetter("stamp"))
 
 
-def keep(node: Tensor, g: Any, mine: bool) -> None:
+def keep(node: Tensor, g: Any, shared: bool) -> None:
     """Add a finished gradient to a Tensor's own, in an array that nobody else holds."""
-    if isinstance(g, Block):
-        g, mine = g.dense(), True
+    g = g.dense() if type(g) is Block else g
     if node.grad is not None:
-        g = node.grad + g
-    node.grad = np.asarray(g) if mine else np.array(g)
+        g, shared = node.grad + g, False
+    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype != node._data.dtype:
+        g = np.array(g, dtype=node._data.dtype)
+    node.grad = g
 
 
 def shrink(g: Any, shape: tuple[int, ...]) -> Any:
     """Return the sum of `g` over the axes along which an input of this shape was spread."""
     extra = g.ndim - len(shape)
     if extra > 0:
-        g = g.sum(axis=tuple(range(extra)))
+        g = np.add.reduce(g, tuple(range(extra)))
+        if g.shape == shape:
+            return g
     elif extra < 0:
         g = g.reshape((1,) * -extra + g.shape)
     axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
-    return g.sum(axis=axes, keepdims=True) if axes else g
+    return np.add.reduce(g, axes, keepdims=True) if axes else g
 
 
 def spread(g: Any, shape: tuple[int, ...]) -> Any:

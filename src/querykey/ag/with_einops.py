@@ -1,7 +1,7 @@
 """einops on Tensors: rearrange, reduce, repeat, einsum, pack.
 
-einops finds its backends among the subclasses of its AbstractBackend, so ours is made when einops is
-imported, whether that is before or after this package; einops itself is never imported from here.
+einops finds its backends among the subclasses of its AbstractBackend, so ours is made as soon as
+einops is imported, be that before or after this package; from here it is never imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import array_api, composites, einsum, primitives
+from querykey.ag import array_api, composites, einstein, primitives
 from querykey.ag.tensor import Tensor, record
 
 BACKENDS = "einops._backends"
@@ -97,4 +97,4 @@ def register(backends: Any) -> None:
             return x.dtype.kind == "f"
 
         def einsum(self, pattern: str, *x: Tensor) -> Tensor:
-            return einsum.einsum(pattern, *x)
+            return einstein.einsum(pattern, *x)
