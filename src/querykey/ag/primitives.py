@@ -177,9 +177,10 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 @primitive
 def clip(x: Any, low: Any = None, high: Any = None) -> Tensor:
     """The nearest to x between low and high; the gradient passes where x is between them."""
-    v, low, high = raw(x), raw(low), raw(high)
-    inside = lambda: (True if low is None else low <= v) & (True if high is None else v <= high)  # noqa: E731
-    return record("clip", np.clip(v, low, high), (x, lambda g: g * inside()))
+    v, y = raw(x), raw(x)
+    y = y if low is None else np.maximum(y, raw(low))
+    y = y if high is None else np.minimum(y, raw(high))
+    return record("clip", y, (x, lambda g: g * (v == y)))
 
 
 @primitive
@@ -222,7 +223,7 @@ def weight_gradient(g: Any, x: Any, y: Any) -> Any:
     """The sum over the batch of x.mT @ g, as one product."""
     if type(g) is Block:
         return folded(x, g)
-    if not x.size:
+    if not x.size or not g.size:
         return x.swapaxes(-1, -2) @ g
     return x.reshape(-1, x.shape[-1]).T.dot(g.reshape(-1, g.shape[-1]))
 
@@ -292,7 +293,7 @@ def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     n = math.prod([v.shape[i] for i in axes_of(v.shape, axis)])
     with np.errstate(invalid="ignore", divide="ignore"):
         y = np.add.reduce(v, axis, keepdims=keepdims) / n
-    return record("mean", y, (x, lambda g: back(g, v.shape, axis, keepdims) / n))
+    return record("mean", y, (x, lambda g: back(g, v.shape, axis, keepdims) / (n or 1)))
 
 
 @primitive
@@ -301,10 +302,11 @@ def var(x: Any, axis: Axis = None, keepdims: bool = False, correction: float = 0
     v = np.asarray(raw(x))
     n = math.prod([v.shape[i] for i in axes_of(v.shape, axis)])
     left = n - correction if n > correction else 0
+    scale = 2 / left if left else np.nan
     with np.errstate(invalid="ignore", divide="ignore"):
         centred = v - np.add.reduce(v, axis, keepdims=True) / n
         y = np.add.reduce(centred * centred, axis, keepdims=keepdims) / left
-    return record("var", y, (x, lambda g: back(g, v.shape, axis, keepdims) * centred * 2 / left))
+    return record("var", y, (x, lambda g: back(g, v.shape, axis, keepdims) * centred * scale))
 
 
 @primitive

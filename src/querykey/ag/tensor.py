@@ -176,14 +176,15 @@ def name(tensor: Any) -> str:
 
 def misfit(op: str, error: Exception, args: Any) -> Exception:
     """Return NumPy's complaint with the operation, and the label and shape of every array."""
-    if "\n  " in str(error):  # a primitive inside this one has spoken
-        return error
-    lines = [f"{op} does not fit: {error}"]
+    problem = getattr(error, "problem", str(error))  # where primitives nest, the outermost speaks
+    lines = [f"{op} does not fit: {problem}"]
     for arg in args:
         for x in arg if isinstance(arg, list | tuple) else [arg]:
             if isinstance(x, Tensor | np.ndarray):
                 lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
-    return (ValueError if isinstance(error, ValueError) else IndexError)("\n".join(lines))
+    wrapped = (ValueError if isinstance(error, ValueError) else IndexError)("\n".join(lines))
+    wrapped.__dict__["problem"] = problem
+    return wrapped
 
 
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
