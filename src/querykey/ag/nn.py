@@ -281,8 +281,11 @@ class BinaryCrossEntropyLoss(Module):
         z, target = raw(logits), np.asarray(raw(y))
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
-        e = np.exp(-np.abs(z))
-        value = np.add.reduce(np.maximum(z, 0) - z * target + np.log1p(e), None) / z.size
+        e = np.abs(z)
+        e = np.exp(np.negative(e, out=e), out=e) if z.ndim else np.exp(-e)
+        terms = np.maximum(z, 0) + np.log1p(e)
+        terms -= z * target
+        value = np.add.reduce(terms, None) / z.size
         slope = lambda: np.exp(np.minimum(z, 0)) / (1 + e) - target  # noqa: E731
         return record("bce", value, (logits, lambda g: slope() * (g / z.size)))
 

@@ -36,10 +36,12 @@ class Optimizer:
         """Return what to subtract from the i-th parameter."""
         raise NotImplementedError
 
-    def remember(self, key: str) -> list[np.ndarray]:
-        """Return one array per parameter under this name, zeros at first."""
+    def remember(self, key: str, count: bool = False) -> list[np.ndarray]:
+        """Return one array per parameter under this name, or one number, zeros at first."""
         if key not in self.memory:
-            self.memory[key] = [np.zeros_like(p.data) for p in self.params]
+            self.memory[key] = [
+                np.zeros(()) if count else np.zeros_like(p._data) for p in self.params
+            ]
         return self.memory[key]
 
     def state(self) -> dict[str, np.ndarray]:
@@ -51,7 +53,8 @@ class Optimizer:
         self.memory = {}
         for key, array in state.items():
             kind, _, i = key.rpartition(".")
-            if int(i) >= len(self.params) or np.shape(array) != self.params[int(i)].shape:
+            fits = int(i) < len(self.params) and np.shape(array) in ((), self.params[int(i)].shape)
+            if not fits:
                 raise ValueError(f"{key} of the state, {np.shape(array)}, fits no parameter")
             self.remember(kind)[int(i)] = np.array(array)
 
@@ -95,9 +98,10 @@ class Adam(Optimizer):
         """Return lr * mean / (sqrt(mean square) + epsilon), both corrected for their start at 0."""
         if self.weight_decay:
             grad = grad + self.weight_decay * value
-        first, second, steps = (self.remember(k)[i] for k in ("mean", "square", "steps"))
-        b1, b2 = self.betas
-        steps += 1
+        first, second = self.remember("mean")[i], self.remember("square")[i]
+        (b1, b2), count = self.betas, self.remember("steps", count=True)[i]
+        count += 1
+        steps = int(count)
         first += (1 - b1) * (grad - first)
         second += (1 - b2) * (grad * grad - second)
         return (

@@ -241,16 +241,9 @@ def product(x: Any, y: Any) -> Any:
     if type(y) is Block:
         return times_right(x, y) if x.shape[:-2] == y.shape[:-2] else x @ y.dense()
     if y.ndim == 2 and x.flags.c_contiguous and x.size:
-        return x.reshape(-1, x.shape[-1]).dot(y).reshape(*x.shape[:-1], y.shape[1])
-    if (
-        x.size > 512
-        and x.strides[-2] < x.strides[-1]
-        and (x.shape[:-2], x.dtype)
-        == (
-            y.shape[:-2],
-            y.dtype,
-        )
-    ):
+        return x.reshape(-1, x.shape[-1]).dot(y).reshape(x.shape[:-1] + y.shape[1:])
+    alike = x.shape[:-2] == y.shape[:-2] and x.dtype == y.dtype
+    if alike and x.size > 512 and x.strides[-2] < x.strides[-1]:
         out = np.empty((*x.shape[:-2], y.shape[-1], x.shape[-2]), x.dtype).swapaxes(-1, -2)
         return np.matmul(x, y, out=out)  # whoever wrote x.mT @ y is about to transpose the result
     return x @ y

@@ -92,8 +92,9 @@ class ArrayLike:
 def of_the_same_name(function: Any) -> Any:
     """Return the function of ours that NumPy's is called like."""
     import querykey.ag as ag
+    from querykey.ag import array_api
 
-    ours = getattr(ag, function.__name__, None)
+    ours = getattr(ag, function.__name__, None) or getattr(array_api, function.__name__, None)
     if ours is None:
         raise TypeError(
             f"np.{function.__name__} would lose the gradient, and ag has nothing of that name: "

@@ -19,6 +19,7 @@ from querykey.ag import array_api, composites, einstein, primitives
 from querykey.ag.tensor import Tensor, record
 
 BACKENDS = "einops._backends"
+REGISTERED: list[type] = []  # Python forgets a class that nobody holds
 
 
 def when_einops_is_imported() -> None:
@@ -98,3 +99,5 @@ def register(backends: Any) -> None:
 
         def einsum(self, pattern: str, *x: Tensor) -> Tensor:
             return einstein.einsum(pattern, *x)
+
+    REGISTERED.append(AgBackend)
