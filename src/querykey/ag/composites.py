@@ -6,25 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
+from querykey.ag.complaints import misfit
 from querykey.ag.primitives import concatenate, expand_dims, getitem, permuted, primitive, reshape
 from querykey.ag.tensor import Tensor, raw
 
 
-@primitive
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes at other places, the rest in their order."""
-    n = np.ndim(raw(x))
+    n = x.ndim if isinstance(x, Tensor) else np.ndim(x)
     order = list(range(n))
-    if isinstance(source, int) and isinstance(destination, int):
-        order.insert(normalize_axis_index(destination, n), order.pop(source))
-    else:
-        many = (axes if isinstance(axes, Sequence) else [axes] for axes in (source, destination))
-        froms, tos = ([normalize_axis_index(a, n) for a in axes] for axes in many)
-        order = [a for a in order if a not in froms]
-        for place, axis in sorted(zip(tos, froms, strict=True)):
-            order.insert(place, axis)
+    try:
+        if isinstance(source, int) and isinstance(destination, int):
+            order.insert(normalize_axis_index(destination, n), order.pop(source))
+        else:
+            froms, tos = normalize_axis_tuple(source, n), normalize_axis_tuple(destination, n)
+            order = [a for a in order if a not in froms]
+            for place, axis in sorted(zip(tos, froms, strict=True)):
+                order.insert(place, axis)
+    except (ValueError, IndexError) as error:
+        raise misfit("moveaxis", error, (x,)) from None
     return permuted(x, order)
 
 

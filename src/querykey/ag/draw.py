@@ -57,7 +57,7 @@ def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:
     made = f"{node.op} · " if node.op and node.label else ""
     lines = [title, f"{made}{shape} {node.dtype}"]
     if values:
-        lines.append(numbers("=", node.data))
+        lines.append(numbers("=", node._data))
     if gradients and node.grad is not None:
         lines.append(numbers("∂", node.grad))
     return lines

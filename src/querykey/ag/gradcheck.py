@@ -69,6 +69,6 @@ def differences(
         for h in (step, -step):
             moved = [v.copy() for v in values]
             moved[i][place] += h
-            sides.append(np.asarray(run(function, moved)[0].data, np.float64))
+            sides.append(np.asarray(run(function, moved)[0]._data, np.float64))
         slopes[place] = float(np.sum(weights * (sides[0] - sides[1]))) / (2 * step)
     return slopes

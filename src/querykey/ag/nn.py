@@ -92,7 +92,7 @@ def slots(thing: Any, prefix: str = "") -> dict[str, Slot]:
     for key, value in parts:
         path = f"{prefix}{key}"
         if isinstance(value, Tensor):
-            found[path] = (lambda v=value: v.data, lambda a, v=value: setattr(v, "data", a))
+            found[path] = (lambda v=value: v._data, lambda a, v=value: setattr(v, "data", a))
         elif isinstance(value, np.ndarray):
             found[path] = (lambda v=value: v, lambda a, v=value: np.copyto(v, a))
         elif isinstance(value, Module | list | tuple):
@@ -214,8 +214,8 @@ class BatchNorm(Module):
             axes = tuple(range(len(x.shape) - 1))
             mean, var = ag.mean(x, axes), ag.var(x, axes)
             count = np.prod(x.shape[:-1])
-            self.running_mean += self.momentum * (mean.data - self.running_mean)
-            unbiased = var.data * count / (count - 1)
+            self.running_mean += self.momentum * (mean._data - self.running_mean)
+            unbiased = var._data * count / (count - 1)
             self.running_var += self.momentum * (unbiased - self.running_var)
         else:
             mean, var = (v.astype(x.dtype) for v in (self.running_mean, self.running_var))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from querykey.ag import composites, primitives
+from querykey.ag.complaints import misfit
 from querykey.ag.softmaxes import divide
-from querykey.ag.tensor import Tensor, misfit, raw, record
+from querykey.ag.tensor import Tensor, raw, record
 
 ARITHMETIC = {
     "add": primitives.add,

@@ -11,14 +11,14 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from querykey.ag.blocks import Block, block_of, folded, times, times_right
-from querykey.ag.tensor import Tensor, misfit, plain_index, raw, record, shrink
+from querykey.ag.complaints import misfit
+from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -198,10 +198,12 @@ def matmul(a: Any, b: Any) -> Tensor:
     x = a._data if isinstance(a, Tensor) else np.asarray(a)
     y = b._data if isinstance(b, Tensor) else np.asarray(b)
     try:
-        if x.ndim < 2 or y.ndim < 2:
-            return vector_product(a, b, x.ndim == 1, y.ndim == 1)
+        if x.ndim == 1:
+            return squeeze(matmul(expand_dims(a, 0), b), -2 if y.ndim > 1 else 0)
+        if y.ndim == 1:
+            return squeeze(matmul(a, expand_dims(b, 1)), -1)
         value = product(x, y)
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         raise misfit("matmul", error, (a, b)) from None
     to_b = weight_gradient if y.ndim == 2 else right_gradient
     return record("matmul", value, (a, left_gradient), (b, to_b), saved=(x, y))
@@ -226,12 +228,6 @@ def weight_gradient(g: Any, x: Any, y: Any) -> Any:
     if not x.size or not g.size:
         return x.swapaxes(-1, -2) @ g
     return x.reshape(-1, x.shape[-1]).T.dot(g.reshape(-1, g.shape[-1]))
-
-
-def vector_product(a: Any, b: Any, row: bool, column: bool) -> Tensor:
-    """a @ b where one or both are vectors."""
-    full = matmul(expand_dims(a, 0) if row else a, expand_dims(b, 1) if column else b)
-    return squeeze(full, (-2,) * row + (-1,) * column)
 
 
 def product(x: Any, y: Any) -> Any:
@@ -268,14 +264,18 @@ def back(g: Any, shape: tuple[int, ...], axis: Axis, keepdims: bool) -> Any:
 def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum over axes."""
     v = x._data if isinstance(x, Tensor) else np.asarray(x)
-    of = x if isinstance(x, Tensor) and x.op == "exp" else None
+    of_exp = isinstance(x, Tensor) and x.op == "exp"
     try:
-        with np.errstate(over="ignore") if of is not None else nullcontext():
+        if of_exp:
+            with np.errstate(over="ignore"):
+                y = np.add.reduce(v, axis, keepdims=keepdims)
+        else:
             y = np.add.reduce(v, axis, keepdims=keepdims)
     except ValueError as error:
         raise misfit("sum", error, (x,)) from None
     out = record("sum", y, (x, back), saved=(v.shape, axis, keepdims))
-    out._of = of
+    if of_exp:
+        out._of = x
     return out
 
 
@@ -409,24 +409,26 @@ def concatenate(xs: Sequence[Any], axis: int = 0) -> Tensor:
     return record("concatenate", y, *zip(xs, pulls, strict=True))
 
 
-@primitive
 def getitem(x: Any, index: Any) -> Tensor:
     """x[index], for whatever NumPy takes as an index."""
     v, place = raw(x), plain_index(index)
+    try:
+        y = v[place]
+    except IndexError as error:
+        raise misfit("getitem", error, (x,)) from None
+    return record("getitem", y, (x, put_back), saved=(place, v.shape))
+
+
+def put_back(g: Any, place: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros, with the gradient of x[place] where it belongs."""
     parts = place if isinstance(place, tuple) else (place,)
-    once = not any(isinstance(i, np.ndarray | list) for i in parts)
-
-    def pull(g: Any) -> Any:
-        if once and (block := block_of(g, parts, v.shape)) is not None:
-            return block
-        full = np.zeros(v.shape, g.dtype)
-        if once:
-            full[place] = g
-        else:
-            np.add.at(full, place, g)  # an index may name an element many times
-        return full
-
-    return record("getitem", v[place], (x, pull))
+    if any(isinstance(i, np.ndarray | list) for i in parts):
+        full = np.zeros(shape, g.dtype)
+        np.add.at(full, place, g)  # an index may name an element many times
+    elif (full := block_of(g, parts, shape)) is None:
+        full = np.zeros(shape, g.dtype)
+        full[place] = g
+    return full
 
 
 @primitive

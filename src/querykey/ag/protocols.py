@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from querykey.ag.lending import lend
+
 
 class ArrayLike:
     """The parts of an array that need no derivative; they read `_data`."""
@@ -28,7 +30,7 @@ class ArrayLike:
 
     def numpy(self) -> np.ndarray:
         """Return the array itself."""
-        return self._data
+        return lend(self)
 
     def item(self) -> Any:
         """Return the one element as a Python number."""
@@ -64,7 +66,7 @@ class ArrayLike:
         return f"Tensor({values}{''.join(f', {key}={note!r}' for key, note in notes if note)})"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._data, dtype=dtype, copy=copy)
+        return np.array(self._data if copy else lend(self), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:

@@ -15,7 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from querykey.ag import complaints
 from querykey.ag.blocks import SMALL, Block
+from querykey.ag.lending import LENT, end_all_loans, lend, look
 from querykey.ag.protocols import ArrayLike
 
 Edge = tuple[Any, Callable[..., Any]]
@@ -37,6 +39,7 @@ class Tensor(ArrayLike):
     op: str  # the primitive that made it; of a leaf, nothing
     edges: tuple[Edge, ...]
     saved: tuple = ()  # what the pulls of the edges are given besides the gradient
+    constants: tuple[Tensor, ...] = ()  # the other inputs, which must not change either
     requires_grad: bool
     stamp: int
     label: str | None = None
@@ -51,24 +54,31 @@ class Tensor(ArrayLike):
         if not real and self._data.dtype.kind not in "biu":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
         if requires_grad and not real:
-            raise TypeError(
-                f"{label or 'this Tensor'} holds {self._data.dtype}, and only floats have "
-                f"gradients: give it an array of floats, or leave requires_grad out"
-            )
+            raise complaints.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
         self.label, self.op, self.edges, self.stamp = label, "", (), tick()
 
     @property
     def data(self) -> np.ndarray:
-        """The array. To change it, assign: `w.data -= step`; a graph that read it will notice."""
-        return self._data
+        """The array. It may be changed (`w.data -= step`); a graph that has read it will notice."""
+        return lend(self)
 
     @data.setter
     def data(self, value: Any) -> None:
         value = np.asarray(raw(value), dtype=self._data.dtype)
         if value.shape != self._data.shape:
-            raise ValueError(f"{name(self)} has shape {self.shape}, its new data {value.shape}")
-        self._data, self.stamp = value, tick()
+            raise ValueError(
+                f"{complaints.name(self)} has shape {self.shape}, its new data {value.shape}"
+            )
+        self.touch()
+        self._data = value
+        LENT.pop(id(self), None)
+
+    def touch(self) -> None:
+        """Take a new stamp after a change in place; what was computed cannot be changed."""
+        if self.edges and self.edges is not SPENT:
+            raise complaints.computed(self)
+        self.stamp = tick()
 
     def detach(self) -> Tensor:
         """Return the same array as a constant, through which no gradient passes."""
@@ -108,18 +118,17 @@ class Tensor(ArrayLike):
                         shared.discard(source)
                 if edges and not retain_graph:
                     node.edges, node.saved = SPENT, ()
+                    if node.constants:
+                        node.constants = ()
         finally:
             for node in order:  # a pull has failed: no half-made sum may stay behind
                 node._pending = None
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
-            raise TypeError(
-                f"{name(self)} needs a gradient, and an assignment into it has none: build the "
-                f"result with ag.where, ag.concatenate or ag.stack; assign new weights to .data"
-            )
+            raise complaints.assignment(self)
         self._data[plain_index(index)] = raw(value)
-        self.stamp = tick()
+        self.touch()
 
 
 def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
@@ -132,8 +141,13 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
     for edge in edges:
-        if not (isinstance(edge[0], Tensor) and edge[0].requires_grad):
+        if not isinstance(edge[0], Tensor):
             edges = tuple([e for e in edges if e is not edge])
+        elif not edge[0].requires_grad:
+            edges = tuple([e for e in edges if e is not edge])
+            out.constants += (edge[0],)
+    if LENT:
+        look([edge[0] for edge in edges] + [*out.constants])
     out.op = op
     out.edges = edges
     out.saved = saved if edges else ()
@@ -148,14 +162,9 @@ def raw(value: Any) -> Any:
         return value._data
     if isinstance(value, float):
         return float(value)  # np.float64 is a float too, but one that turns float32 into float64
-    return value if isinstance(value, np.ndarray | int) else as_array(value)
-
-
-def as_array(value: Any) -> np.ndarray:
-    """Return what NumPy makes of it; Tensors inside lists and tuples give their arrays."""
-    if isinstance(value, list | tuple):
-        value = [raw(v) for v in value]
-    return np.asarray(value)
+    if isinstance(value, np.ndarray | int):
+        return value
+    return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
 
 
 def plain_index(index: Any) -> Any:
@@ -165,67 +174,40 @@ def plain_index(index: Any) -> Any:
     return index._data if isinstance(index, Tensor) else index
 
 
-def name(tensor: Any) -> str:
-    """Return what to call a Tensor in a sentence."""
-    if not isinstance(tensor, Tensor):
-        return "a constant"
-    if tensor.label:
-        return tensor.label
-    return f"the result of {tensor.op}" if tensor.op else "an unnamed Tensor"
-
-
-def misfit(op: str, error: Exception, args: Any) -> Exception:
-    """Return NumPy's complaint with the operation, and the label and shape of every array."""
-    problem = getattr(error, "problem", str(error))  # where primitives nest, the outermost speaks
-    lines = [f"{op} does not fit: {problem}"]
-    for arg in args:
-        for x in arg if isinstance(arg, list | tuple) else [arg]:
-            if isinstance(x, Tensor | np.ndarray):
-                lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
-    wrapped = (ValueError if isinstance(error, ValueError) else IndexError)("\n".join(lines))
-    wrapped.__dict__["problem"] = problem
-    return wrapped
-
-
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
     """Return the gradient a walk starts with, or say why there is none to start with."""
     if not end.requires_grad:
-        raise RuntimeError(
-            f"backward has nowhere to go: {name(end)}, {end.shape} {end.dtype}, was made from "
-            f"constants and integers alone, and those have no gradients"
-        )
+        raise complaints.nowhere_to_go(end)
     if gradient is None:
         if end.size != 1:
-            raise ValueError(
-                f"backward starts from a single number, and {name(end)} has shape {end.shape}: "
-                f"sum or average it first, or call backward(gradient) with an array of that shape"
-            )
-        return np.full(end.shape, 1, end.dtype) if end.ndim else np.array(1, end.dtype)
+            raise complaints.many_numbers(end)
+        return np.ones(end.shape, end.dtype)
     gradient = np.array(raw(gradient), dtype=end.dtype)
     if gradient.shape != end.shape:
-        raise ValueError(f"{name(end)} has shape {end.shape}, the gradient given {gradient.shape}")
+        raise ValueError(
+            f"{complaints.name(end)} has shape {end.shape}, the gradient given {gradient.shape}"
+        )
     return gradient
 
 
 def history(end: Tensor) -> list[Tensor]:
     """Return every Tensor behind `end` that a gradient reaches, the earliest first."""
+    if LENT:
+        end_all_loans()
     seen, stack = {end}, [end]
     while stack:
         node = stack.pop()
         if node.edges is SPENT:
-            raise RuntimeError(
-                f"backward has already passed {name(node)}, {node.shape}, and freed what it "
-                f"needed: compute it anew, or call backward(retain_graph=True) the first time"
-            )
+            raise complaints.already_walked(node)
         for source, _ in node.edges:
             if source.stamp > node.stamp:
-                raise RuntimeError(
-                    f"{name(source)}, {source.shape}, was changed in place after {node.op} read "
-                    f"it, and its derivative would be wrong: change values only after backward"
-                )
+                raise complaints.changed(source, node)
             if source not in seen:
                 seen.add(source)
                 stack.append(source)
+        for source in node.constants:
+            if source.stamp > node.stamp:
+                raise complaints.changed(source, node)
     return sorted(seen, key=attrgetter("stamp"))
 
 
