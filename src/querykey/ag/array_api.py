@@ -32,6 +32,7 @@ matmul, max, maximum, mean = ag.matmul, ag.max, ag.maximum, ag.mean
 min, minimum, negative, sin = ag.min, ag.minimum, ag.negative, ag.sin
 square, squeeze, stack, subtract = ag.square, ag.squeeze, composites.stack, ag.subtract
 take, tanh, where = composites.take, ag.tanh, ag.where
+absolute = ag.abs  # the name under which np.abs calls us
 concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod
 equal, not_equal = flat("equal", np.equal), flat("not_equal", np.not_equal)
 less, less_equal = flat("less", np.less), flat("less_equal", np.less_equal)

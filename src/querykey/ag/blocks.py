@@ -40,9 +40,9 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         full[self.index] = self.values
         return full
 
-    def astype(self, dtype: Any) -> Block:
-        """Return the Block with elements of another type."""
-        return Block(self.values.astype(dtype), self.index, self.shape)
+    def like(self, values: np.ndarray) -> Block:
+        """Return other values in the same place."""
+        return Block(values, self.index, self.shape)
 
     def __array_ufunc__(
         self,
@@ -65,7 +65,7 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
             or (ufunc is np.divide and inputs[0] is not self)
         ):
             return NotImplemented
-        return Block(ufunc(*[self.cut(x) for x in inputs]), self.index, self.shape)
+        return self.like(ufunc(*[self.cut(x) for x in inputs]))
 
     def cut(self, other: Any) -> Any:
         """Return this Block's part of a number or array that broadcasts to its shape."""
@@ -137,7 +137,9 @@ def times(g: Block, w: np.ndarray) -> Block:
     batch, rows, inner = g.index[:-2], g.index[-2], g.index[-1]
     part = w[inner] if w.ndim == 2 else w[(*batch, inner)]
     columns = w.shape[-1]
-    return Block(g.values @ part, (*batch, rows, slice(0, columns)), (*g.shape[:-1], columns))
+    one = g.values.shape[-1] == 1  # an outer product is quicker without matmul
+    values = g.values * part if one else g.values @ part
+    return Block(values, (*batch, rows, slice(0, columns)), (*g.shape[:-1], columns))
 
 
 def times_right(x: np.ndarray, g: Block) -> Block:
