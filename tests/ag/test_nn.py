@@ -131,7 +131,7 @@ def test_dropout_keeps_the_mean_and_stops_in_evaluation():
 def test_a_transformer_block_learns_and_its_mode_reaches_every_part():
     rng = np.random.default_rng(0)
     block = nn.TransformerBlock(8, 16, n_heads=2, causal=True, dropout=0.1, rng=rng)
-    block.train(False)
+    assert block.eval() is block
     assert all(not m.training for m in block.modules())
     block.train()
     head, x = nn.Linear(8, 3, rng=rng), rng.standard_normal((4, 5, 8))
@@ -199,6 +199,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.slow  # torch.optim takes seconds to import
 @pytest.mark.parametrize(("ours", "theirs"), OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_optimizers(ours, theirs, dtype):
@@ -224,25 +225,25 @@ def small_model(seed):
 
 def test_state_goes_out_and_comes_back():
     a, b = small_model(0), small_model(1)
-    state = a.state()
+    state = a.state_dict()
     assert {"att.Wq", "mlp.bh", "norm_att.gain"} <= state.keys()
     assert all(type(v) is np.ndarray for v in state.values())
     x = RNG.standard_normal((2, 3, 4))
     assert not np.allclose(a(x).data, b(x).data)
-    b.load(state)
+    b.load_state_dict(state)
     assert np.array_equal(a(x).data, b(x).data)
     state["att.Wq"][:] = 0
     assert a.att.Wq.data.any()
     with pytest.raises(ValueError, match=r"att.Wq has shape \(4, 4\), in the state \(4, 3\)"):
-        b.load({**a.state(), "att.Wq": np.zeros((4, 3))})
-    renamed = a.state()
+        b.load_state_dict({**a.state_dict(), "att.Wq": np.zeros((4, 3))})
+    renamed = a.state_dict()
     renamed["wq"] = renamed.pop("att.Wq")
     with pytest.raises(KeyError, match=r"lacks \['att.Wq'\] and has \['wq'\] too many"):
-        b.load(renamed)
+        b.load_state_dict(renamed)
     norm = nn.BatchNorm(3)
     norm(ag.Tensor(RNG.standard_normal((5, 3))))
     other = nn.BatchNorm(3)
-    other.load(norm.state())
+    other.load_state_dict(norm.state_dict())
     assert np.array_equal(other.running_mean, norm.running_mean)
 
 
@@ -261,12 +262,12 @@ def test_training_resumes_from_state_as_if_never_stopped(kind):
     train(a, with_a, 3)
     b = small_model(1)
     with_b = kind(b)
-    b.load(a.state())
-    with_b.load(with_a.state())
+    b.load_state_dict(a.state_dict())
+    with_b.load_state_dict(with_a.state_dict())
     train(a, with_a, 3)
     train(b, with_b, 3)
-    for key, value in a.state().items():
-        assert np.array_equal(value, b.state()[key]), key
+    for key, value in a.state_dict().items():
+        assert np.array_equal(value, b.state_dict()[key]), key
 
 
 def test_parameters_are_found_in_any_object_once():

@@ -59,16 +59,20 @@ class Module:
             module.training = training
         return self
 
+    def eval(self) -> Module:
+        """Set every Module inside to evaluation."""
+        return self.train(False)
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for tensor in self.parameters():
             tensor.grad = None
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Return a copy of every parameter and running average, by its path."""
         return {key: read().copy() for key, (read, _) in slots(self).items()}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take over every array of a state; the names and shapes must be ours."""
         ours = slots(self)
         if ours.keys() != state.keys():

@@ -44,11 +44,11 @@ class Optimizer:
             ]
         return self.memory[key]
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Return a copy of what was remembered."""
         return {f"{k}.{i}": a.copy() for k, each in self.memory.items() for i, a in enumerate(each)}
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take over a state of the same optimizer and parameters."""
         self.memory = {}
         for key, array in state.items():
