@@ -89,6 +89,10 @@ SAME = [  # (name, arguments, options): the same in our namespace and in NumPy's
     ("logical_xor", (np.array([True, True]), np.array([True, False])), {}),
     ("remainder", (np.array([5.0, -5.0]), np.array([3.0, 3.0])), {}),
     ("isinf", (np.array([1.0, np.inf, np.nan]),), {}),
+    ("repeat", (np.arange(6).reshape(2, 3), 2), {"axis": 1}),
+    ("repeat", (np.arange(3), np.array([2, 0, 1])), {}),
+    ("tile", (np.arange(6).reshape(2, 3), (2, 1, 2)), {}),
+    ("log1p", (np.array([0.5, 1e-9]),), {}),
     ("floor", (np.array([1.5, -1.5]),), {}),
 ]
 
@@ -130,6 +134,10 @@ def test_copies_and_reorderings_pass_gradients_on():
     ag.gradcheck(lambda a: xp.cumulative_sum(a, axis=1, include_initial=True) ** 2, x)
     ag.gradcheck(lambda a: xp.unstack(a, axis=1)[1] * xp.broadcast_arrays(a, a[0])[1][:, 2], x)
     ag.gradcheck(lambda a: xp.std(a, axis=1), x)
+    ag.gradcheck(lambda a: xp.repeat(a, 2, axis=1) ** 2 * np.arange(6.0), x)
+    ag.gradcheck(lambda a: xp.tile(a, (2, 2)) * np.arange(24.0).reshape(4, 6), x)
+    ag.gradcheck(lambda a: xp.log1p(a * a) + xp.expm1(a) + xp.reciprocal(a * a + 1.0), x)
+    ag.gradcheck(lambda a: xp.astype(a, xp.float64, copy=False, device="cpu") * a, x)
     descending = xp.argsort(xp.asarray(np.array([1.0, 3.0, 1.0])), descending=True)
     assert descending.tolist() == [1, 0, 2]
 

@@ -15,7 +15,7 @@ from querykey.ag import composites, softmaxes
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.operators import flat
-from querykey.ag.primitives import Axis, astype, broadcast_to, multiply, sqrt
+from querykey.ag.primitives import Axis, broadcast_to, multiply, sqrt, unary
 from querykey.ag.tensor import Tensor, raw, record
 
 __array_api_version__ = "2024.12"
@@ -34,6 +34,9 @@ square, squeeze, stack, subtract = ag.square, ag.squeeze, composites.stack, ag.s
 take, tanh, where = composites.take, ag.tanh, ag.where
 absolute = ag.abs  # the name under which np.abs calls us
 concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod
+log1p = unary("log1p", np.log1p, lambda g, x, y: g / (1 + x))
+expm1 = unary("expm1", np.expm1, lambda g, x, y: g * (1 + y))
+reciprocal = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -g * (y * y))
 equal, not_equal = flat("equal", np.equal), flat("not_equal", np.not_equal)
 less, less_equal = flat("less", np.less), flat("less_equal", np.less_equal)
 greater, greater_equal = flat("greater", np.greater), flat("greater_equal", np.greater_equal)
@@ -56,6 +59,11 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: Any = N
     if isinstance(obj, Tensor) and value.dtype.kind == "f":
         return record("copy", value, (obj, lambda g: g))
     return record("asarray", value)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: Any = True, device: Any = None) -> Tensor:
+    """Return x as another type; the gradient returns as x's own."""
+    return ag.astype(x, dtype, copy)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -212,6 +220,18 @@ def roll(x: Any, /, shift: Any, *, axis: Axis = None) -> Tensor:
     """Return the elements moved around."""
     back = -shift if isinstance(shift, int) else tuple(-s for s in shift)
     return record("roll", np.roll(raw(x), shift, axis), (x, lambda g: np.roll(g, back, axis)))
+
+
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Return every element, or slice along an axis, several times in a row."""
+    size = np.shape(raw(x))[axis] if axis is not None else np.size(raw(x))
+    return composites.take(x, np.repeat(np.arange(size), raw(repeats)), axis)
+
+
+def tile(x: Any, repetitions: tuple[int, ...], /) -> Tensor:
+    """Return x beside itself, so many times along each axis."""
+    places = np.tile(np.arange(np.size(raw(x))).reshape(np.shape(raw(x))), repetitions)
+    return composites.take(x, places)
 
 
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:
