@@ -14,6 +14,7 @@ nothing about a loss over every output, which is why both are measured.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -196,6 +197,7 @@ def make(engine, *problem):
     return makers[engine](*problem)
 
 
+@functools.cache
 def one_answer(engine, shape, dtype, loss):
     """The loss and every gradient of one step, the latter from how far the weights moved."""
     import numpy as np
@@ -244,7 +246,8 @@ def time_setting(engines, shape, dtype, loss, rounds):
     for r in range(rounds):
         order = engines[r % len(engines) :] + engines[: r % len(engines)]
         for engine in order:
-            steps[engine]()  # its own arrays back into the cache
+            if repeats > 1:
+                steps[engine]()  # its own arrays back into the cache
             start = time.process_time()
             for _ in range(repeats):
                 steps[engine]()
@@ -265,9 +268,9 @@ def child(job):
         import querykey.ag as ag
 
         assert ag.keep_pages(), "only glibc can be told to keep its pages"
-    print(
-        json.dumps(time_setting(*[job[k] for k in ("engines", "shape", "dtype", "loss", "rounds")]))
-    )
+    job["shape"] = tuple(job["shape"])
+    settings = [job[k] for k in ("engines", "shape", "dtype", "loss", "rounds")]
+    print(json.dumps(time_setting(*settings)))
 
 
 def main():
