@@ -24,6 +24,7 @@ def forward(x, w, b, picked):
     e = ag.exp(scores)
     mixed = ag.moveaxis(ag.moveaxis(x, 1, 2) @ (e / ag.sum(e, axis=1, keepdims=True)), 1, 2)
     hidden = ag.relu(mixed @ w + b) - ag.tanh(x) * b / (2.0 + b * b) + (-x)
+    hidden = hidden * np.linspace(1, 2, 13)[None, :, None] / np.linspace(1, 2, 55).reshape(5, 1, 11)
     return ag.sum(picked(hidden)) + ag.sum(picked(ag.cumsum(hidden, 1))) * 0.5
 
 
