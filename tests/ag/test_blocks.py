@@ -18,19 +18,21 @@ INDICES = [
 ]
 
 
-def forward(x, w, b, picked):
-    """Everything a Block passes through, and something that it cannot (cumsum)."""
+def forward(x, w, b, picked, dense):
+    """Everything a Block passes through, and on request what it cannot pass (cumsum)."""
     scores = (x @ w) @ ag.moveaxis(x * 0.1, 1, 2)
     e = ag.exp(scores)
     mixed = ag.moveaxis(ag.moveaxis(x, 1, 2) @ (e / ag.sum(e, axis=1, keepdims=True)), 1, 2)
     hidden = ag.relu(mixed @ w + b) - ag.tanh(x) * b / (2.0 + b * b) + (-x)
     hidden = hidden * np.linspace(1, 2, 13)[None, :, None] / np.linspace(1, 2, 55).reshape(5, 1, 11)
-    return ag.sum(picked(hidden)) + ag.sum(picked(ag.cumsum(hidden, 1))) * 0.5
+    out = ag.sum(picked(hidden))
+    return out + ag.sum(picked(ag.cumsum(hidden, 1))) * 0.5 if dense else out
 
 
 @pytest.mark.parametrize("index", INDICES, ids=repr)
 @pytest.mark.parametrize("scale", [1.0, 40.0])
-def test_a_block_is_the_dense_gradient(index, scale, monkeypatch):
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_block_is_the_dense_gradient(index, scale, dense, monkeypatch):
     rng = np.random.default_rng(0)
     arrays = (
         rng.standard_normal((5, 13, 11)),
@@ -42,10 +44,25 @@ def test_a_block_is_the_dense_gradient(index, scale, monkeypatch):
         monkeypatch.setattr(blocks, "WORTH", worth)
         tensors = [ag.Tensor(a) for a in arrays]
         tensors[1].data *= scale
-        forward(*tensors, lambda out: out[index]).backward()
+        forward(*tensors, lambda out: out[index], dense).backward()
         results.append([t.grad for t in tensors])
-    for small, dense in zip(*results, strict=True):
-        np.testing.assert_allclose(small, dense, rtol=1e-11, atol=1e-13)
+    for small, whole in zip(*results, strict=True):
+        np.testing.assert_allclose(small, whole, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+@pytest.mark.parametrize("batch", [(5,), (1,), ()])
+def test_a_block_of_a_product(index, batch, monkeypatch):
+    rng = np.random.default_rng(0)
+    arrays = rng.standard_normal((5, 13, 3)), rng.standard_normal((*batch, 3, 11))
+    results = []
+    for worth in (0, 10**9):
+        monkeypatch.setattr(blocks, "WORTH", worth)
+        a, b = (ag.Tensor(x) for x in arrays)
+        (ag.sum((a @ b)[index] * 2.0)).backward()
+        results.append([a.grad, b.grad])
+    for small, whole in zip(*results, strict=True):
+        np.testing.assert_allclose(small, whole, rtol=1e-12, atol=1e-14)
 
 
 def test_two_different_blocks_of_one_array_add_up(monkeypatch):

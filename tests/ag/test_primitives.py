@@ -297,8 +297,9 @@ def test_einsum(pattern):
     )
 
 
-def test_einsum_broadcasts_its_dots():
-    a, b = numbers((1, 3, 4), "any", 0), numbers((5, 1, 4, 2), "any", 1)
+@pytest.mark.parametrize("lead", [(1, 3), (3,), (), (5, 3), (1,)])
+def test_einsum_broadcasts_its_dots(lead):
+    a, b = numbers((*lead, 4), "any", 0), numbers((5, 1, 4, 2), "any", 1)
     agree(
         lambda x, y: ag.einsum("...i,...ij->...j", x, y),
         lambda x, y: torch.einsum("...i,...ij->...j", x, y),
