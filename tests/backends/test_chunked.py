@@ -350,15 +350,12 @@ def test_a_step_of_checkpointing():
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_autocast_rounds_the_inputs_and_nothing_else():
+@pytest.mark.parametrize("features", [Quadratic(), EluPlusOne(), RANDOM], ids=str)
+def test_autocast_rounds_the_inputs_and_nothing_else(features):
     x = [t.float() for t in draw(70, 70)]
-    kernel = Kernel(Quadratic())
-
-    def under_autocast(q, k, v):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return chunked.attend(q, k, v, kernel, causal=True)
-
-    found = results(under_autocast, *x)
+    kernel = Kernel(features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = results(lambda *x: chunked.attend(*x, kernel, causal=True), *x)
     wanted = results(lambda *x: chunked.attend(*(t.bfloat16() for t in x), kernel, causal=True), *x)
     assert found[0].dtype == torch.bfloat16
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
