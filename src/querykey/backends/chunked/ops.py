@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked_buffers import Lanes, Panel
-from querykey.backends.chunked_job import Job
-from querykey.backends.chunked_passes import forward_pass, key_pass, query_pass
+from querykey.backends.chunked.buffers import Lanes, Panel
+from querykey.backends.chunked.job import Job
+from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
 
 
 def _forward(
