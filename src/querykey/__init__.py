@@ -9,13 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from querykey.laws import Report as Report
+    from querykey.laws import Subject as Subject
+    from querykey.laws import check as check
+    from querykey.laws import check_all as check_all
     from querykey.shapes import ShapeError as ShapeError
 
 # Where each public name lives. None is also a room's name: importing the room would overwrite it.
 _HOME = {
+    "Report": "laws",
     "ShapeError": "shapes",
+    "Subject": "laws",
+    "check": "laws",
+    "check_all": "laws",
 }
-_ROOMS = ("shapes", "show", "targets", "cli")
+_ROOMS = ("shapes", "show", "targets", "laws", "cli")
 
 
 def __getattr__(name: str) -> Any:

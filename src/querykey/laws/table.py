@@ -1,0 +1,14 @@
+"""The laws, in the order in which they are tried. To add one: a file with a Law, a line here."""
+
+from __future__ import annotations
+
+from querykey.laws import basics, batch, caching, causality, padding
+from querykey.laws.law import Law
+
+LAWS: tuple[Law, ...] = (
+    *basics.LAWS,
+    *causality.LAWS,
+    *padding.LAWS,
+    *batch.LAWS,
+    *caching.LAWS,
+)
