@@ -9,7 +9,7 @@ The laws are in table.py; each is a value with the change it makes and what that
 
 from querykey.laws.check import assert_lawful, check
 from querykey.laws.law import Finding, Law
-from querykey.laws.lift import lifted, randomised
+from querykey.laws.lift import duplicate, lifted, randomised
 from querykey.laws.many import Limits, check_all
 from querykey.laws.report import Report
 from querykey.laws.subject import Subject
@@ -25,6 +25,7 @@ __all__ = [
     "assert_lawful",
     "check",
     "check_all",
+    "duplicate",
     "lifted",
     "randomised",
 ]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from querykey.laws import sweeps
+from querykey.laws import padding, sweeps
 from querykey.laws.batch import whole_rows
-from querykey.laws.bench import Setting
+from querykey.laws.bench import Inputs, Setting
 from querykey.laws.law import Law
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
@@ -23,20 +23,29 @@ def always(specimen: Specimen) -> str:
 
 def purity(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     """Every tensor handed in is compared with a copy taken before."""
-    given = specimen.complete(Run(specimen.inputs(setting), setting))
-    before = {n: v.clone() for n, v in given.items() if isinstance(v, torch.Tensor)}
+    inputs = specimen.inputs(setting)
+    yield _handed(specimen, inputs, setting)
+    if setting.mask:
+        for axis in padding.padded_axes(specimen):
+            real = padding.reality(specimen, inputs, axis)
+            yield _handed(specimen, {**inputs, **padding.given(specimen, axis, real)}, setting)
+
+
+def _handed(specimen: Specimen, inputs: Inputs, setting: Setting) -> Outcome:
+    given = specimen.complete(Run(inputs, setting))
+    before = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
+    handed = {**given, **{n: v.clone() for n, v in before.items()}}
     with torch.no_grad():
-        specimen.call(given, setting)
-    changed = [n for n, v in before.items() if not torch.equal(v, given[n])]
+        specimen.call(handed, setting, as_given=True)
+    changed = [n for n, v in before.items() if not torch.equal(v, handed[n])]
     if not changed:
-        yield Outcome(0.0, None, setting)
-        return
+        return Outcome(0.0, None, setting)
     again = {**given, **{n: v.clone() for n, v in before.items()}}
     recorder = Recorder(versions=[again[n] for n in changed])
     with torch.no_grad():
-        specimen.call(again, setting, recorder)
+        specimen.call(again, setting, recorder, as_given=True)
     note = f"`{changed[0]}` was changed in place"
-    yield Outcome(1.0, None, setting, {}, None, note, recorder.writer)
+    return Outcome(1.0, None, setting, {}, None, note, recorder.writer)
 
 
 def determinism(specimen: Specimen, setting: Setting) -> Iterator[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from querykey.laws import sweeps
-from querykey.laws.bench import Setting
+from querykey.laws.bench import Inputs, Setting
 from querykey.laws.law import Law
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Cells, Run, Trial, cells, rows
@@ -36,6 +36,7 @@ def alone(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
             (whole_rows(specimen, setting, [row]), whole_rows(specimen, setting, [0])),
             None,
             f"row {row} of {setting.batch} was run alone",
+            _inside(specimen, inputs, row, 0),
         )
 
 
@@ -51,7 +52,19 @@ def others(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
             (keep, keep),
             (move, move),
             "the other rows were replaced",
+            _inside(specimen, inputs, row, row),
         )
+
+
+def _inside(
+    specimen: Specimen, inputs: Inputs, first: int, second: int
+) -> tuple[Cells, Cells] | None:
+    """The same row of an encoder's input."""
+    others = specimen.anatomy.others()
+    if not others:
+        return None
+    length = specimen.front(others[0], inputs[others[0].name]).shape[1]
+    return cells([(first, i) for i in range(length)]), cells([(second, i) for i in range(length)])
 
 
 def sweep(specimen: Specimen) -> Iterator[Setting]:
@@ -59,7 +72,6 @@ def sweep(specimen: Specimen) -> Iterator[Setting]:
     yield from sweeps.plain(specimen)
     if specimen.masks:
         yield Setting(mask=True)
-    yield from sweeps.other_implementations(specimen)
 
 
 LAWS = (

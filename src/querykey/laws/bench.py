@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.laws.lift import duplicate, lifted, randomise
+from querykey.laws.lift import duplicate, lifted, randomise, shake
 from querykey.laws.subject import Subject
 
 Inputs = dict[str, Any]
@@ -35,6 +35,7 @@ class Setting:
     mask: bool = False  # a mask that hides nothing is given
     again: bool = False  # after another call, with other random numbers
     dropout: bool = False  # dropout may act
+    bare: bool = False  # in the copy's own precision, nothing intercepted
 
     def __str__(self) -> str:
         return ", ".join(f"{k}={v}" for k, v in self.label().items()) or "as it comes"
@@ -56,7 +57,7 @@ class Bench:
     subject: Subject
     seed: int = 0
     wide: bool = True
-    own_dtype: torch.dtype = torch.float32
+    shaken: bool = False  # own weights get a little noise, so that equal values differ
     twins: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)  # names of the torch functions that ran
 
@@ -90,15 +91,22 @@ class Bench:
             twin = duplicate(self.model, self.wide)
             if setting.weights == "random":
                 randomise(twin, self.seed)
+            elif self.shaken:
+                shake(twin, self.seed)
             if setting.train:
                 turn_dropout_on(twin)
                 twin.train()
             self.twins[key] = twin
         return self.twins[key]
 
-    def raw(self, inputs: Inputs, setting: Setting | None = None) -> Any:
-        """Whatever the callable returns."""
+    def raw(self, inputs: Inputs, setting: Setting | None = None, as_given: bool = False) -> Any:
+        """Whatever the callable returns; it gets copies, unless what it does to them is asked."""
         setting = setting or Setting()
+        if not as_given:
+            inputs = {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
         twin = self.twin(setting)
         function = self.subject.on(twin)
         with self.surroundings(twin, setting):
@@ -123,7 +131,8 @@ class Bench:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             torch.manual_seed(self.seed + setting.again)
             stack.enter_context(attention(twin, setting.attention))
-            stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
+            if not setting.bare:
+                stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
             yield
 
 

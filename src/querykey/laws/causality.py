@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -55,15 +56,17 @@ def gradient(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     ask = cells([(r, p - 1) for r, p in enumerate(starts)])
     forbidden = cells([(r, i) for r, p in enumerate(starts) for i in range(p, length)])
     allowed = cells([(r, i) for r, p in enumerate(starts) for i in range(p)])
-    yield reach(specimen, Run(specimen.inputs(setting), setting), ask, forbidden, allowed)
+    outcome = reach(specimen, Run(specimen.inputs(setting), setting), ask, forbidden, allowed)
+    yield replace(outcome, trial=next(perturb(specimen, setting)))
 
 
 def prefix(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
     """Cut the sequence: what remains answers as before."""
     inputs, length = specimen.inputs(setting), setting.length
-    stops = {1, 2, length // 2, length - 1} if setting == Setting() else {length // 2, length - 1}
-    for span in specimen.spans:
-        stops |= {stop for stop in (span, span + 1) if 0 < stop < length}
+    stops = {1, 2, length // 2, length - 1} if setting == Setting() else {length // 2}
+    if setting in (Setting(), Setting(length=length)):
+        stops |= {stop for span in specimen.spans[-2:] for stop in (span, span + 1)}
+    stops = {stop for stop in stops if 0 < stop < length}
     for stop in sorted(stops):
         first = cells([(r, i) for r in range(setting.batch) for i in range(stop)])
         yield Trial(
@@ -77,10 +80,9 @@ def prefix(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
 
 def derivative_sweep(specimen: Specimen) -> Iterator[Setting]:
     """A derivative costs more, so fewer settings."""
-    yield from sweeps.plain(specimen)
+    yield Setting()
     if specimen.masks:
         yield Setting(mask=True)
-    yield from sweeps.other_implementations(specimen)
 
 
 LAWS = (

@@ -22,7 +22,7 @@ from querykey.laws.specimen import Specimen
 from querykey.laws.subject import Subject
 from querykey.laws.table import LAWS
 from querykey.laws.traits import examine
-from querykey.laws.trial import conduct
+from querykey.laws.trial import Run, conduct
 from querykey.targets import TargetError, build
 from querykey.targets.target import last_line, suggest
 
@@ -142,13 +142,25 @@ def choose(laws: Iterable[str | Law] | None) -> list[Law]:
 
 def _findings(specimen: Specimen, laws: list[Law], weights: str) -> Iterable[Finding]:
     """Each law's finding; a model that is not the same twice gets no further."""
-    steady = _steady(specimen)
+    steady, finite = _steady(specimen), _finite(specimen)
     for law in laws:
-        if steady or law.name in ("purity", "determinism"):
-            yield judge(specimen, law, weights)
-        else:
+        if not steady and law.name not in ("purity", "determinism"):
             why = "the same call gives another answer, so no comparison means anything"
             yield Finding(law.name, "not-applicable", note=why)
+        elif not finite and law.name not in ("purity", "determinism", "masked-row"):
+            why = "its answers are not finite, and nothing can be seen through that"
+            yield Finding(law.name, "vacuous", note=why)
+        else:
+            yield judge(specimen, law, weights)
+
+
+def _finite(specimen: Specimen) -> bool:
+    """Whether the plainest call gives numbers."""
+    try:
+        answer = specimen.remembered(Run(specimen.inputs(Setting()), Setting()))
+    except Exception:
+        return True  # each law will say for itself what is raised
+    return bool(answer.isfinite().all())
 
 
 def _steady(specimen: Specimen) -> bool:

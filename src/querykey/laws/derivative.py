@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from querykey.laws.recorder import Recorder
+from querykey.laws.comparison import axes_of
+from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Cells, Outcome, Run
 from querykey.targets import Input
@@ -29,7 +30,7 @@ def reach(
         answer = specimen.answer(run)
         score(answer, ask).backward()
     outside = inside = 0.0
-    note, where = "", {}
+    note, where = "a derivative reaches where it must not", {}
     for leaf in leaves:
         gradient = leaf.gradient
         wrong, right = forbidden.of(gradient), allowed.of(gradient)
@@ -45,9 +46,35 @@ def reach(
                 columns = forbidden.columns or (0,) * len(forbidden)
                 where = {"sample": forbidden.rows[line], "position": columns[line]}
         inside = max(inside, float(right.abs().max()) if right.numel() else 0.0)
+    guilty = None
+    if outside > specimen.threshold:
+        guilty = _blamed(specimen, run, ask, forbidden)
     if not leaves:
         note = "no embedding of the tokens is found to differentiate by"
-    return Outcome(outside, inside, run.setting, where, None, note)
+    return Outcome(outside, inside, run.setting, where, None, note, guilty)
+
+
+def _blamed(specimen: Specimen, run: Run, ask: Cells, forbidden: Cells) -> Call | None:
+    """The first module that no forbidden derivative reaches from behind, and that passes one on."""
+    recorder = Recorder(live=True)
+    with embedded(specimen, run) as (run, _):
+        answer = specimen.answer(run, recorder)
+    kept = [t for call in recorder.done for t in (*call.inputs, *call.outputs) if t.requires_grad]
+    found = torch.autograd.grad(score(answer, ask), kept, allow_unused=True)
+    gradients = {id(t): g for t, g in zip(kept, found, strict=True)}
+    batch, length = specimen.batch_of(run.inputs), specimen.length_of(run.inputs)
+
+    def reached(several: list[torch.Tensor]) -> bool:
+        for tensor in several:
+            gradient, axes = gradients.get(id(tensor)), axes_of(tensor, batch, length)
+            if gradient is not None and axes is not None:
+                wrong = forbidden.of(gradient.movedim(axes, [0, 1]))
+                if float(wrong.abs().max()) > specimen.threshold * float(gradient.abs().max()):
+                    return True
+        return False
+
+    mixing = [c for c in recorder.done if not isinstance(c.module, nn.Linear | nn.LayerNorm)]
+    return next((c for c in mixing if reached(c.inputs) and not reached(c.outputs)), None)
 
 
 def score(answer: torch.Tensor, ask: Cells | None = None) -> torch.Tensor:
@@ -76,11 +103,12 @@ def embedded(
 
     def hook(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         given = args[0] if args else None
-        if not any(_same(given, each) for each in ids):
+        found = [each for each in ids if _same(given, each)]
+        if not found or output.shape[:2] != found[0].shape[:2]:
             return None
         made = output.detach().clone().requires_grad_()
         leaves.append(Leaf(made, None, specimen))
-        return made
+        return made.clone()  # models may scale their embeddings in place
 
     for module in specimen.bench.twin(run.setting).modules():
         if isinstance(module, nn.Embedding):

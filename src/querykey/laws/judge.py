@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from querykey.laws.blame import Blame, blame, describe
@@ -55,7 +56,7 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
             setting = replace(setting, weights="own")
         try:
             for outcome in _outcomes(specimen, law, setting):
-                tally.add(outcome, specimen.threshold)
+                tally.add(replace(outcome, base=setting), specimen.threshold)
         except Exception as error:
             if index == 0:
                 raise
@@ -81,16 +82,19 @@ def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
     if failing:
         bad = [o for o in failing if o.deviation > 0.01 * worst.deviation]
         worst = min(bad or failing, key=lambda o: len(o.setting.label()))
+    broken = "advice" if worst.advice else "violated"
     finding = Finding(
         law.name,
-        "violated" if failing else "holds",
+        broken if failing else "holds",
         worst.deviation,
         specimen.floor,
         worst.where,
         setting=worst.setting.label(),
         note=worst.note,
     )
-    return _explained(specimen, law, finding, worst) if failing else replace(finding, note="")
+    if not failing:
+        return replace(finding, note="")
+    return finding if worst.advice else _explained(specimen, law, finding, worst)
 
 
 def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -> Finding:
@@ -101,7 +105,7 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
     known = limitation(specimen, law.name, finding)
     if known:
         return replace(finding, verdict="limitation", note=f"{known} ({finding.note})")
-    if worst.trial is not None and _is_tie(specimen, law, worst):
+    if worst.trial is not None and law.name != "determinism" and _is_tie(specimen, law, worst):
         return replace(
             finding,
             verdict="tie",
@@ -114,23 +118,22 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
 def _blamed(specimen: Specimen, outcome: Outcome) -> Blame | None:
     if isinstance(outcome.module, Blame):
         return outcome.module
-    if isinstance(outcome.module, Call):
-        return describe(outcome.module)
-    if outcome.trial is None:
-        return None
-    try:
-        return blame(specimen, outcome.trial)
-    except Exception:
-        return None
+    found = None
+    if outcome.trial is not None:
+        with suppress(Exception):
+            found = blame(specimen, outcome.trial)
+    if found is None and isinstance(outcome.module, Call):
+        found = describe(outcome.module)
+    return found
 
 
 def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
     """Whether the same trial passes with other weights and other tokens, twice."""
     for seed in RESEEDED:
-        bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={})
+        bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={}, shaken=True)
         other = replace(specimen, bench=bench, drawn={}, known={})
         try:
-            trials = [t for t in _outcomes(other, law, worst.setting) if t.note == worst.note]
+            trials = [t for t in _outcomes(other, law, worst.base) if t.note == worst.note]
         except Exception:
             return False
         if any(each.deviation > specimen.threshold for each in trials):

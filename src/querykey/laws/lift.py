@@ -30,6 +30,8 @@ GAIN = 1.2  # of a redrawn matrix: scores spread enough for every weight to matt
 class Lift(TorchFunctionMode):
     """Inside, narrow floats become float64 (`wide`) and dropout keeps everything (`still`)."""
 
+    idle = False  # True while a tensor is rounded on purpose
+
     def __init__(self, wide: bool = True, still: bool = True, seen: set[str] | None = None):
         super().__init__()
         self.wide, self.still = wide, still
@@ -37,8 +39,8 @@ class Lift(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
-        if name == "__get__":  # an attribute such as shape; most of all calls
-            return func(*args)
+        if name == "__get__" or self.idle:  # an attribute such as shape; most of all calls
+            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
         self.seen.add(name)
         if self.still:
@@ -83,6 +85,15 @@ def lifted(wide: bool = True, still: bool = True, seen: set[str] | None = None) 
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same values as `dtype` would hold them, lifted or not."""
+    before, Lift.idle = Lift.idle, True
+    try:
+        return tensor.to(dtype).to(tensor.dtype)
+    finally:
+        Lift.idle = before
 
 
 def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
@@ -132,6 +143,17 @@ def randomise(model: nn.Module, seed: int = 0) -> None:
                 done.add(id(parameter))
                 if parameter.is_floating_point() and not parameter.is_meta:
                     _redraw(module, parameter, generator)
+
+
+def shake(model: nn.Module, seed: int = 0) -> None:
+    """Add a little noise to every weight, so that values which were equal differ."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                size = float(parameter.double().pow(2).mean().sqrt()) + 0.1
+                parameter.add_(noise.to(parameter.device, parameter.dtype), alpha=1e-2 * size)
 
 
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ def takes_left_padding(specimen: Specimen) -> str:
         return "it takes no padding mask"
     if not specimen.causal:
         return "encoders are padded on the right"
+    if specimen.anatomy.others():
+        return "the targets of an encoder-decoder are padded on the right"
     return ""
 
 
@@ -96,6 +99,7 @@ def _content(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Ite
         (keep, keep),
         (move, move) if move else None,
         f"other content in the {'left' if left else 'right'} padding of {axis}",
+        _inside(specimen, axis, real.nonzero().tolist(), real.nonzero().tolist()),
     )
 
 
@@ -122,7 +126,17 @@ def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Itera
             keep,
             None,
             f"the row was given without its {'left' if left else 'right'} padding of {axis}",
+            _inside(
+                specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]
+            ),
         )
+
+
+def _inside(specimen: Specimen, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:
+    """Real tokens of an encoder's input, where the padding is there."""
+    if axis == specimen.anatomy.axis:
+        return None
+    return cells([tuple(c) for c in first]), cells([tuple(c) for c in second])
 
 
 def pad_with_its_token(
@@ -149,7 +163,8 @@ def gradient(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         ask = protected(specimen, inputs, axis, real)
         forbidden = cells([(int(r), int(i)) for r, i in (~real).nonzero()])
         allowed = cells([(int(r), int(i)) for r, i in real.nonzero()])
-        yield reach(specimen, run, ask, forbidden, allowed, axis)
+        outcome = reach(specimen, run, ask, forbidden, allowed, axis)
+        yield replace(outcome, trial=next(_content(specimen, setting, axis, left=False)))
 
 
 def sweep(specimen: Specimen) -> Iterator[Setting]:

@@ -32,6 +32,7 @@ class Recorder:
     """Calls of every submodule; `done` is in order of completion, so the deepest come first."""
 
     keep_arguments: bool = False
+    live: bool = False  # keep tensors themselves, to differentiate by
     versions: list[torch.Tensor] = field(default_factory=list)  # tensors whose writer is sought
     writer: Call | None = None  # the first, deepest module that changed one of them
     begun: list[Call] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Recorder:
 
     def _before(self, path: str):
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-            inputs = [t.detach().clone() for _, t in tensors((args, kwargs))]
+            inputs = [self._kept(t) for _, t in tensors((args, kwargs))]
             call = Call(path, module, inputs, depth=len(self.stack))
             call.parent = self.stack[-1] if self.stack else None
             if self.keep_arguments:
@@ -68,10 +69,13 @@ class Recorder:
 
     def _after(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         call = self.begun[self.stack.pop()]
-        call.outputs = [t.detach().clone() for _, t in tensors(output)]
+        call.outputs = [self._kept(t) for _, t in tensors(output)]
         self.done.append(call)
         if self.writer is None and call.versions != [t._version for t in self.versions]:
             self.writer = call
+
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.live else tensor.detach().clone()
 
     @property
     def unfinished(self) -> Call | None:

@@ -121,11 +121,17 @@ class Specimen:
         """The answer out of whatever was returned."""
         return self.anatomy.slot.take(output, self.batch_of(inputs))
 
-    def call(self, inputs: Inputs, setting: Setting, recorder: Recorder | None = None) -> Any:
+    def call(
+        self,
+        inputs: Inputs,
+        setting: Setting,
+        recorder: Recorder | None = None,
+        as_given: bool = False,
+    ) -> Any:
         """Whatever the model returns, recorded where asked."""
         watch = recorder.watching(self.bench.twin(setting)) if recorder else nullcontext()
         with watch:
-            return self.bench.raw(inputs, setting)
+            return self.bench.raw(inputs, setting, as_given)
 
     def complete(self, run: Run) -> Inputs:
         """The inputs with what the setting adds: masks that hide nothing, switches, embeddings."""

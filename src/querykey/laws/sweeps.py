@@ -31,8 +31,10 @@ def as_called(specimen: Specimen) -> Iterator[Setting]:
 
 def other_implementations(specimen: Specimen) -> Iterator[Setting]:
     """Each implementation of attention that the model has, where it has several."""
+    usual = getattr(getattr(specimen.bench.model, "config", None), "_attn_implementation", None)
     if len(specimen.implementations) > 1:
-        yield from (Setting(attention=name) for name in specimen.implementations)
+        names = [name for name in specimen.implementations if name != usual]
+        yield from (Setting(attention=name) for name in names)
 
 
 def lengths(specimen: Specimen) -> Iterator[Setting]:
@@ -60,7 +62,6 @@ def shapes(specimen: Specimen) -> Iterator[Setting]:
         yield Setting(mask=True)
     for flag in specimen.flags:
         yield Setting(given=((flag, False),))
-    yield from other_implementations(specimen)
     yield from lengths(specimen)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querykey.laws import basics, batch, caching, causality, padding
+from querykey.laws import agreement, basics, batch, caching, causality, learning, padding
 from querykey.laws.law import Law
 
 LAWS: tuple[Law, ...] = (
@@ -11,4 +11,6 @@ LAWS: tuple[Law, ...] = (
     *padding.LAWS,
     *batch.LAWS,
     *caching.LAWS,
+    *agreement.LAWS,
+    *learning.LAWS,
 )

@@ -17,6 +17,7 @@ from querykey.laws.trial import Run, deviation
 MASKS = re.compile(r"^((decoder_|encoder_|cross_)?attention_mask|(\w+_)?(key_)?pad(ding)?_mask|"
                    r"mask|real|valid|is_pad(ding)?|src_mask|input_mask|token_mask)$")  # fmt: skip
 REAL = re.compile(r"attention_mask|real|valid")  # names whose meaning is settled: 1 is real
+HIDES = re.compile(r"key_padding_mask|is_pad")  # and those whose 1 is padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
 SPANS = re.compile(r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?")
@@ -74,7 +75,7 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
         fits = [(m, answer) for m, answer in fits if answer is not None]
         neutral = [m for m, a in fits if deviation(plain, a)[0] < specimen.threshold]
         used = [m for m in neutral if _has_effect(specimen, inputs, m, plain)]
-        settled = [m for m, _ in fits if not m.hides and (said or REAL.search(name))]
+        settled = [m for m, _ in fits if said or REAL.search(name) or HIDES.search(name)]
         settled.sort(key=lambda m: m not in used)
         blind = [m for m, _ in fits if _ignores_hidden(specimen, inputs, m)]
         chosen = settled or used or (blind if not neutral else neutral)
@@ -84,7 +85,7 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
 
 def _meanings(name: str, axes: dict[str, None], said: bool) -> Iterator[MaskArgument]:
     for axis in axes:
-        for dtype in (torch.long, torch.bool):
+        for dtype in (torch.long, torch.bool) if said or not HIDES.search(name) else ():
             yield MaskArgument(name, axis, False, dtype)
         if not said and not REAL.search(name):
             yield MaskArgument(name, axis, True, torch.bool)

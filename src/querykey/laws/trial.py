@@ -62,6 +62,7 @@ class Trial:
     keep: tuple[Cells, Cells]
     move: tuple[Cells, Cells] | None = None
     what: str = ""  # the change, in words
+    inside: tuple[Cells, Cells] | None = None  # what must agree over the other inputs' length
 
     @property
     def setting(self) -> Setting:
@@ -80,6 +81,8 @@ class Outcome:
     trial: Trial | None = None
     note: str = ""
     module: Any = None  # a Blame, where the law knows it itself
+    advice: bool = False  # a deviation is worth a word, and no breach
+    base: Setting = Setting()  # the setting that the law was asked to try
 
 
 def conduct(specimen: Specimen, trial: Trial) -> Outcome:
