@@ -14,7 +14,7 @@ from querykey.laws.comparison import Comparison
 from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Run, Trial
-from querykey.laws.visibility import hides_enough
+from querykey.laws.visibility import differing_masks, hides_enough
 
 ROOT = "(model)"
 Key = tuple[str, int]
@@ -45,10 +45,16 @@ def blame(specimen: Specimen, trial: Trial) -> Blame | None:
         if clean is None:  # nothing of its inputs can be compared: its caller is asked next
             unsure = unsure or _parent(sides[0], call)
             continue
-        for recorder, each in [(sides[0], call), *((sides[1], twin) for twin in twins)]:
-            found = _maker_of_mask(specimen, trial, recorder, each)
-            if found is not each:
-                return describe(found)
+        suspects = [(sides[0], trial.first, call)]
+        suspects += [(sides[1], trial.second, twin) for twin in twins]
+        for recorder, run, each in suspects:
+            shown = [t for t in each.inputs if hides_enough(specimen, run, t) is False]
+            fine = [t for t in each.inputs if hides_enough(specimen, run, t)]
+            if trial.second.chunks and each is not call:
+                shown += differing_masks(call.inputs, each.inputs)
+                fine = []
+            if shown and not fine:
+                return describe(_maker(recorder, each, shown))
         return describe(_keeper_of_state(specimen, trial, sides[1], twins) or call)
     return describe(unsure) if unsure else None
 
@@ -125,13 +131,8 @@ def _parent(recorder: Recorder, call: Call) -> Call:
     return call if call.parent is None else recorder.begun[call.parent]
 
 
-def _maker_of_mask(specimen: Specimen, trial: Trial, recorder: Recorder, guilty: Call) -> Call:
-    """If the module was handed a mask that shows what it must hide, blame whoever made it."""
-    masks = [t for t in guilty.inputs if hides_enough(specimen, trial, t) is False]
-    fine = [t for t in guilty.inputs if hides_enough(specimen, trial, t)]
-    if not masks or fine:
-        return guilty
-    call = guilty
+def _maker(recorder: Recorder, call: Call, masks: list[torch.Tensor]) -> Call:
+    """Whoever made a mask that shows what it must hide: the first above that was not handed it."""
     while call.parent is not None and any(_holds(call, mask) for mask in masks):
         call = recorder.begun[call.parent]
     return call

@@ -54,6 +54,8 @@ class Comparison:
         sizes: tuple[tuple[int, int], tuple[int, int]],
         keep: tuple[Cells, Cells],
     ) -> bool | None:
+        tensor = _per_row(tensor, *sizes[0])
+        others = [_per_row(other, sizes[1][0], 0) for other in others]
         axes = axes_of(tensor, *sizes[0], positions=keep[0].columns is not None)
         if axes is None or any(other.dim() != tensor.dim() for other in others):
             return None
@@ -72,6 +74,17 @@ class Comparison:
         if not tensor.is_floating_point():
             return bool((pair[0] == pair[1]).all())
         return deviation(*pair)[0] <= self.specimen.threshold
+
+
+def _per_row(tensor: torch.Tensor, batch: int, length: int) -> torch.Tensor:
+    """A table of positions that all rows share, as (1, T, ...), once per row; others as they are.
+
+    With length 0 any tensor whose first axis is 1 is spread: its twin was already recognised.
+    """
+    shared = tensor.dim() >= 2 and tensor.shape[0] == 1 and batch != 1
+    if shared and length in (0, tensor.shape[1]):
+        return tensor.expand(batch, *tensor.shape[1:])
+    return tensor
 
 
 def axes_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -184,8 +183,11 @@ def _loss(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     losses = []
     for rows in ([0, 1, 2], [0], [1], [2]):
         given = {**specimen.take_rows(inputs, rows), "labels": labels[rows]}
-        with torch.no_grad():
-            output = specimen.bench.raw({**given, "num_items_in_batch": count}, setting)
+        try:
+            with torch.no_grad():
+                output = specimen.bench.raw({**given, "num_items_in_batch": count}, setting)
+        except Exception:
+            return  # its labels are something else
         loss = getattr(output, "loss", None)
         if not isinstance(loss, torch.Tensor):
             return
@@ -223,9 +225,8 @@ def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     spread = _Spread()
     run = Run(specimen.inputs(setting), setting)
     bench = specimen.bench
-    with torch.no_grad(), spread:
-        with bench.surroundings(bench.twin(setting), replace(setting, bare=True)):
-            bench.bind(bench.subject.on(bench.twin(setting)), specimen.complete(run))
+    with torch.no_grad(), bench.surroundings(bench.twin(setting), setting), spread:
+        bench.bind(bench.subject.on(bench.twin(setting)), specimen.complete(run))
     if not spread.entropies:
         return
     lowest = min(spread.entropies)

@@ -51,6 +51,8 @@ class Lift(TorchFunctionMode):
         if self.wide:
             if name in CASTS and len(args) == 1:
                 return args[0].double()
+            if name in ("grouped_mm", "_grouped_mm") and args[0].dtype is torch.float64:
+                return _grouped(*args, **kwargs)
             for value in args:
                 if value.__class__ is torch.dtype:
                     args = tuple(_wider(each) for each in args)
@@ -58,6 +60,19 @@ class Lift(TorchFunctionMode):
             if kwargs.get("dtype") in WIDER:
                 kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
         return func(*args, **kwargs)
+
+
+def _grouped(
+    mat_a: torch.Tensor, mat_b: torch.Tensor, offs: torch.Tensor, bias=None, out_dtype=None
+) -> torch.Tensor:
+    """Rows of `mat_a` up to each offset times their own matrix; torch's kernel refuses float64."""
+    ends = [0, *offs.tolist()]
+    made = [
+        mat_a[start:stop] @ matrix
+        for start, stop, matrix in zip(ends, ends[1:], mat_b, strict=False)
+    ]
+    made.append(mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1]))
+    return torch.cat(made)
 
 
 def _wider(value: Any) -> Any:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import torch
 
 from querykey.laws.specimen import Specimen
-from querykey.laws.trial import Run, Trial
+from querykey.laws.trial import Run
 
 
-def hides_enough(specimen: Specimen, trial: Trial, tensor: torch.Tensor) -> bool | None:
+def hides_enough(specimen: Specimen, run: Run, tensor: torch.Tensor) -> bool | None:
     """True or False for a mask over (queries, keys); None for any other tensor.
 
     What is visible is written in many ways (True or False, 0 or 1, 0 or a large negative number),
     but a query's own key is always visible, so what looks like it is visible too.
     """
-    if trial.keep[0].columns is None or not specimen.anatomy.axis or tensor.dim() not in (2, 3, 4):
+    if not specimen.anatomy.axis or tensor.dim() not in (2, 3, 4):
         return None
-    for run in (trial.first, trial.second):
-        table = _table(specimen, run, tensor)
-        if table is not None:
-            return table
-    return None
-
-
-def _table(specimen: Specimen, run: Run, tensor: torch.Tensor) -> bool | None:
     length, batch = specimen.length_of(run.inputs), specimen.batch_of(run.inputs)
     queries, keys = tensor.shape[-2:]
     if not queries <= keys <= length or keys < 4 or (tensor.dim() == 2 and queries != keys):
@@ -45,6 +37,23 @@ def _table(specimen: Specimen, run: Run, tensor: torch.Tensor) -> bool | None:
     forbidden = _forbidden(specimen, run, count, keys).expand(batch, -1, -1)
     visible = (mask == own).expand(batch, -1, -1)
     return not bool((visible & forbidden).any())
+
+
+def differing_masks(
+    whole: list[torch.Tensor], chunk: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Masks handed in with a chunk that differ from the same rows of the whole's mask."""
+    found = []
+    for first, second in zip(whole, chunk, strict=False):
+        if first.dim() != second.dim() or first.dim() not in (2, 3, 4) or not _is_mask(first):
+            continue
+        (length, width), (queries, keys) = first.shape[-2:], second.shape[-2:]
+        if length != width or not queries <= keys <= length or first.dtype != second.dtype:
+            continue
+        rows = first[..., keys - queries : keys, :keys]
+        if rows.shape == second.shape and not torch.equal(rows, second):
+            found.append(second)
+    return found
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
