@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from querykey.backends.dispatch import attend as attend
     from querykey.backends.dispatch import explain as explain
     from querykey.backends.dispatch import extend as extend
+    from querykey.laws import Report as Report
+    from querykey.laws import Subject as Subject
+    from querykey.laws import check as check
+    from querykey.laws import check_all as check_all
     from querykey.shapes import ShapeError as ShapeError
 
 # Public names by where they live. None is also a room's: importing the room would overwrite it.
@@ -49,10 +53,11 @@ _NAMES = {
     "attention.reference": "weights",
     "attention.state": "empty_state",
     "backends.dispatch": "attend explain extend",
+    "laws": "Report Subject check check_all",
     "shapes": "ShapeError",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_ROOMS = ("shapes", "show", "ag", "attention", "backends", "targets", "cli")
+_ROOMS = ("shapes", "show", "ag", "attention", "backends", "targets", "laws", "cli")
 
 
 def __getattr__(name: str) -> Any:

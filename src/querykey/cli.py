@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -63,15 +64,73 @@ def targets(*names: str) -> int:
 
 
 @app.command
+def check(
+    *targets: str,
+    law: list[str] | None = None,
+    json: bool = False,
+    html: Path | None = None,
+    baseline: Path | None = None,
+    store: Path | None = None,
+) -> int:
+    """Try the laws of attention models on each TARGET, and name the module that breaks one.
+
+    Leaves with 0 where no law is broken (or none that the baseline does not know), 1 where one is,
+    2 after a bad call or where nothing could be built, 3 where some target failed to run.
+
+    Parameters
+    ----------
+    targets
+        As for `qk targets`; `hf:*` means every Hugging Face architecture with a text head.
+    law
+        Only this law, or these that begin so, as in `--law causality`; may be repeated.
+    json
+        Print one JSON list instead of tables.
+    html
+        Also write one page that needs nothing but itself.
+    baseline
+        What an earlier `--json` printed: breaches that it knows do not fail.
+    store
+        Keep each finished report in this file, and go on from there next time.
+    """
+    if not targets:
+        return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
+    from querykey.laws.command import BadCall, run_command
+
+    try:
+        return run_command(targets, law, json, html, baseline, store)
+    except BadCall as error:
+        return _refuse(str(error))
+
+
+@app.command
 def demo() -> int:
     """Show in a few seconds what querykey does."""
+    _show_a_leak()
     _say("A target is a model you can name. These are the ways to name one:")
     _print(_kinds_of_target())
     name = "hf:gpt2" if _has("transformers") else "decoder"
     _say(f"One of them, built without any download and described (`qk targets {name}`):\n")
     _describe(name)
-    _say("Next: `qk targets YOUR_FILE.py:YOUR_FACTORY`, and `qk --help`.")
+    _say("Next: `qk check YOUR_FILE.py:YOUR_FACTORY`, and `qk --help`.")
     return 0
+
+
+def _show_a_leak() -> None:
+    from querykey.laws.exhibit import SOURCE, leaky
+    from querykey.laws.report import explained
+
+    _say("A small language model. In one of its three layers the mask is off by one:\n")
+    _say("".join(f"    {line}\n" for line in SOURCE.strip().splitlines()))
+    with _status("checking"):
+        from querykey.laws import check as check_model
+
+        report = check_model(leaky())
+    _say("`qk check` knows none of that. It tries what must not matter, and finds:\n")
+    rows = [f for f in report.laws if f.verdict != "not-applicable"]
+    from querykey.show import table
+
+    _print(table(("law", "verdict", "module"), [(f.law, f.verdict, f.module or "") for f in rows]))
+    _say(explained(report.law("causality.perturb")) + "\n")
 
 
 def _kinds_of_target():

@@ -46,6 +46,17 @@ def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     raise TargetError(f"`{name}` does not run when shrunk: {reason[:300]}") from attempts[0]
 
 
+def preload() -> None:
+    """Import what building needs, before processes are forked that all would."""
+    try:
+        import transformers.modeling_utils
+    except ImportError:
+        return  # each target will say that it is missing
+    _config_classes()
+    for head in HEADS:
+        _classes(head)
+
+
 def pairs() -> list[tuple[str, str]]:
     """Every (model_type, head) that the installed `transformers` has, in its order."""
     return [(model_type, head) for head in HEADS for model_type in _classes(head)]

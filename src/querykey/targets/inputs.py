@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import torch
 from torch import nn
 
+# Arguments that are not the data itself, by the names people give them.
+MASKS = re.compile(r".*mask|real|valid|is_pad.*")
+COUNTERS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
 TRIALS = 16  # candidate inputs tried before giving up
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
+
+
+Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Input:
     """One argument of forward. An axis is a name (its size is free) or a fixed size."""
 
     name: str
-    kind: str  # tokens, mask, features, image or signal
+    kind: str  # tokens, mask, start, features, image or signal
     axes: tuple[str | int, ...]
     low: int = 0  # of tokens: ids are drawn from low to high - 1, clear of special tokens
     high: int = 0
@@ -28,11 +37,17 @@ class Input:
 
     def __str__(self) -> str:
         axes = ", ".join(str(axis) for axis in self.axes)
-        what = {"tokens": f"token ids {self.low} to {self.high - 1}", "mask": "1 for real tokens"}
+        what = {
+            "tokens": f"token ids {self.low} to {self.high - 1}",
+            "mask": "1 for real tokens",
+            "start": "the first token's position, a number",
+        }
         return f"({axes}) {what.get(self.kind, f'floats, {self.kind}')}"
 
-    def make(self, sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor:
+    def make(self, sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor | int:
         """Draw a value with the free axes at these sizes."""
+        if self.kind == "start":
+            return 0
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in self.axes]
         if self.kind == "tokens":
             return torch.randint(self.low, self.high, shape, generator=generator)
@@ -43,7 +58,7 @@ class Input:
 
 def examples(
     inputs: tuple[Input, ...], batch: int, length: int, seed: int
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Any]:
     """Make up every required input; target sequences are shorter, so that a mix-up shows."""
     generator = torch.Generator().manual_seed(seed)
     sizes = {"batch": batch, "seq": length, "target_seq": max(1, length - 2)}
@@ -67,8 +82,8 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     if not names:
         return (), "its forward names no arguments; say what it takes"
     tried, reason = 0, ""
-    for candidate in _candidates(model):
-        inputs = tuple(Input(name, *candidate) for name in names)
+    for candidate, mask in product(_candidates(model), _masks(names)):
+        inputs = tuple(_named(name, candidate, mask) for name in names)
         try:
             trial(model, inputs)
         except Exception as error:
@@ -101,6 +116,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
+    """The shapes a required mask may have: over keys, or over pairs; one try where none is."""
+    shapes = [("batch", "seq"), ("seq", "seq"), ("batch", 1, 1, "seq")]
+    return shapes if any(MASKS.fullmatch(name) for name in names) else shapes[:1]
+
+
+def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Input:
+    if MASKS.fullmatch(name):
+        return Input(name, "mask", mask)
+    if COUNTERS.fullmatch(name):
+        return Input(name, "start", ())
+    return Input(name, *candidate)
+
+
 def _is_hugging_face(model: nn.Module) -> bool:
     """True for a `transformers` model, without importing `transformers` to ask."""
     return any(base.__module__ == "transformers.modeling_utils" for base in type(model).__mro__)
@@ -115,9 +144,6 @@ def _argument_names(model: nn.Module) -> list[str]:
     ]
     required = [p.name for p in named if p.default is inspect.Parameter.empty]
     return required or [p.name for p in named[:1]]
-
-
-Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
 
 
 def _candidates(model: nn.Module) -> Iterator[Candidate]:

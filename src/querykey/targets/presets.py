@@ -16,8 +16,10 @@ class _Embedding(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(POSITIONS, WIDTH)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.tokens(ids) + self.positions(torch.arange(ids.size(1), device=ids.device))
+    def forward(self, ids: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+        # Counting real tokens only, so that padding on the left moves nothing.
+        real = torch.ones_like(ids) if real is None else real.long()
+        return self.tokens(ids) + self.positions((real.cumsum(1) - 1).clamp(min=0))
 
 
 class _Stack(nn.Module):
@@ -37,7 +39,7 @@ class _Stack(nn.Module):
         hidden = None if real is None else ~real.bool()
         future = torch.ones(ids.size(1), ids.size(1), dtype=torch.bool, device=ids.device).triu(1)
         mask = future if self.causal else None
-        return self.head(self.layers(self.embed(ids), mask, hidden, is_causal=self.causal))
+        return self.head(self.layers(self.embed(ids, real), mask, hidden, is_causal=self.causal))
 
 
 class _Pair(nn.Module):

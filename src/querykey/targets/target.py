@@ -39,7 +39,7 @@ class Target:
     note: str = ""  # why `inputs` is empty, or what was shrunk
     built_in: float = field(default=0.0, compare=False)  # seconds
 
-    def example(self, batch: int = 2, length: int = 7, seed: int = 0) -> dict[str, torch.Tensor]:
+    def example(self, batch: int = 2, length: int = 7, seed: int = 0) -> dict[str, Any]:
         """Make up one value per required input, the same for the same seed."""
         from querykey.targets.inputs import examples
 
@@ -47,7 +47,7 @@ class Target:
             raise TargetError(f"`{self.name}`: no example can be made up; {self.note}")
         return examples(self.inputs, batch, length, seed)
 
-    def run(self, example: dict[str, torch.Tensor]) -> Any:
+    def run(self, example: dict[str, Any]) -> Any:
         """Call the model's forward once, without gradients, in the mode it is in."""
         import torch
 

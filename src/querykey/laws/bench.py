@@ -1,0 +1,183 @@
+"""The bench: copies of a model, and one way to call them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.laws.lift import duplicate, lifted, randomise, shake
+from querykey.laws.subject import Subject
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way of calling a model among those that users leave to chance."""
+
+    weights: str = "random"
+    given: tuple[tuple[str, Any], ...] = ()  # optional arguments given on top
+    train: bool = False
+    attention: str | None = None  # the implementation, where a model has several
+    embeds: bool = False  # embeddings in place of ids
+    batch: int = 3
+    length: int = 13
+    mask: bool = False  # a mask that hides nothing is given
+    again: bool = False  # after another call, with other random numbers
+    dropout: bool = False  # dropout may act
+    bare: bool = False  # in the copy's own precision, nothing intercepted
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k}={v}" for k, v in self.label().items()) or "as it comes"
+
+    def label(self) -> dict[str, Any]:
+        """What differs from the plainest call."""
+        plain = Setting()
+        said: dict[str, Any] = dict(self.given)
+        for name in ("weights", "train", "attention", "embeds", "batch", "length", "mask"):
+            if getattr(self, name) != getattr(plain, name):
+                said[name] = getattr(self, name)
+        return said
+
+
+@dataclass
+class Bench:
+    """Copies of one model to experiment on; the model itself is never run or changed."""
+
+    subject: Subject
+    seed: int = 0
+    wide: bool = True
+    shaken: bool = False  # own weights get a little noise, so that equal values differ
+    twins: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)  # names of the torch functions that ran
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The user's model; look, do not touch."""
+        return self.subject.model
+
+    @cached_property
+    def names(self) -> dict[nn.Module, str]:
+        """Where each module of the copy with random weights sits."""
+        return {module: path for path, module in self.twin().named_modules()}
+
+    @cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The arguments of the callable, by name."""
+        function = self.subject.forward
+        function = function.forward if isinstance(function, nn.Module) else function
+        return dict(inspect.signature(function).parameters)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the copies compute in."""
+        return torch.float64 if self.wide else torch.float32
+
+    def twin(self, setting: Setting | None = None) -> nn.Module:
+        """The copy for a setting: random or own weights, and with dropout switched on to train."""
+        setting = setting or Setting()
+        key = (setting.weights, setting.train)
+        if key not in self.twins:
+            twin = duplicate(self.model, self.wide)
+            if setting.weights == "random":
+                randomise(twin, self.seed)
+            elif self.shaken:
+                shake(twin, self.seed)
+            if setting.train:
+                turn_dropout_on(twin)
+                twin.train()
+            self.twins[key] = twin
+        return self.twins[key]
+
+    def raw(self, inputs: Inputs, setting: Setting | None = None, as_given: bool = False) -> Any:
+        """Whatever the callable returns; it gets copies, unless what it does to them is asked."""
+        setting = setting or Setting()
+        if not as_given:
+            inputs = {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
+        twin = self.twin(setting)
+        function = self.subject.on(twin)
+        with self.surroundings(twin, setting):
+            return self.bind(function, inputs)
+
+    def bind(self, function: Callable[..., Any], inputs: Inputs) -> Any:
+        """Call by name, and by place where the callable has no names."""
+        order = [
+            name
+            for name, p in self.parameters.items()
+            if p.kind is inspect.Parameter.POSITIONAL_ONLY and name in inputs
+        ]
+        if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.parameters.values()):
+            order += [name for name in inputs if name.startswith("argument_")]
+        rest = {k: v for k, v in inputs.items() if k not in order}
+        return function(*(inputs[name] for name in order), **rest)
+
+    @contextmanager
+    def surroundings(self, twin: nn.Module, setting: Setting) -> Iterator[None]:
+        """Precision, a fixed seed, and the asked attention implementation."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.manual_seed(self.seed + setting.again)
+            stack.enter_context(attention(twin, setting.attention))
+            if not setting.bare:
+                stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
+            yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings, and no advice of `transformers` about real checkpoints."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def attention(model: Any, wanted: str | None) -> Iterator[None]:
+    """Choose among the implementations that a `transformers` model or torch itself has."""
+    if wanted is None:
+        yield
+    elif wanted == "math":
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+    else:
+        before = model.config._attn_implementation
+        model.set_attn_implementation(wanted)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
+
+
+def turn_dropout_on(model: nn.Module) -> None:
+    """Give every dropout rate of zero a value: code that looks at the rate takes its other path."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            rate = isinstance(value, float) and ("drop" in name and not re.search("layer|path", name))
+            if value == 0.0 and (rate or (isinstance(module, nn.Dropout) and name == "p")):
+                setattr(module, name, 0.1)

@@ -1,0 +1,293 @@
+"""Is it meant to be causal? A decoder that leaks must not pass for an encoder, nor the reverse."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.laws.bench import Setting
+from querykey.laws.outputs import tensors
+from querykey.laws.protocol import CERTAIN
+from querykey.laws.recorder import Call, Recorder
+from querykey.laws.specimen import Specimen
+from querykey.laws.trial import Run
+
+NAMES = re.compile(r"GPT|Causal|Autoregress|DecoderOnly|LanguageModel")
+SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
+TRIANGLES = {"tril", "triu", "generate_square_subsequent_mask"}
+LEAVES = (
+    nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.GELU, nn.ReLU, nn.SiLU,
+    nn.Identity, nn.Tanh, nn.Sigmoid,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Meant to be causal or not, why we think so, and what speaks against it."""
+
+    causal: bool
+    why: str
+    doubt: str = ""
+
+
+def find_intent(specimen: Specimen) -> Intent:
+    """What its owner says, what its class says, what it does, what its parts and code say."""
+    said = specimen.bench.subject.causal
+    if said is not None:
+        return Intent(said, "as told")
+    if not specimen.anatomy.axis or specimen.anatomy.main.kind not in ("tokens", "features"):
+        return Intent(False, "it takes no sequence")
+    told = _library_says(specimen.bench.model)
+    if told is not None:
+        return told
+    if not specimen.anatomy.sequential:
+        return Intent(False, "it gives no answer per position")
+    back, ahead = influence(specimen, Setting())
+    if not ahead.any():
+        if not back.any():
+            return Intent(False, "no position looks at another")
+        return Intent(True, "no position looks ahead")
+    return _despite_a_leak(specimen, back, ahead)
+
+
+def influence(specimen: Specimen, setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
+    """How strongly each answer depends on each earlier, and on each later, token: (i, j) tables."""
+    inputs = specimen.inputs(replace(setting, batch=1))
+    length = specimen.length_of(inputs)
+    many = specimen.take_rows(inputs, [0] * (length + 1))
+    other = specimen.take_rows(
+        specimen.inputs(replace(setting, batch=1), seed=1), [0] * (length + 1)
+    )
+    where = torch.zeros(length + 1, length, dtype=torch.bool)
+    where[1:] = torch.eye(length, dtype=torch.bool)
+    with torch.no_grad():
+        answer = specimen.answer(Run(specimen.with_other(many, other, where), setting))
+    gap = (answer[1:] - answer[:1]).flatten(2).abs().amax(-1) / answer[0].pow(2).mean().sqrt()
+    gap = torch.where(gap > specimen.threshold, gap, 0.0).mT  # (answer i, token j)
+    return gap.tril(-1), gap.triu(1)
+
+
+def _library_says(model: Any) -> Intent | None:
+    """A `transformers` class is named after its purpose."""
+    config = getattr(model, "config", None)
+    if not any(base.__module__.startswith("transformers.") for base in type(model).__mro__):
+        return None
+    name = type(model).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        return Intent(True, "an encoder-decoder by its configuration")
+    if re.search(r"ForCausalLM|LMHeadModel$", name) or getattr(config, "is_decoder", False):
+        return Intent(True, f"{name} is a causal language model by its name or configuration")
+    if re.search(r"ForMaskedLM", name):
+        return Intent(False, f"{name} is a masked language model")
+    return None
+
+
+def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor) -> Intent:
+    """It looks ahead. Is that a breach, or what it is for?"""
+    switch = _switch(specimen.bench.model)
+    if switch is not None:
+        return Intent(switch[1], f"its attribute `{switch[0]}` is {switch[1]}")
+    length = len(ahead)
+    prefix = _prefix(ahead)
+    if prefix:
+        return Intent(
+            False,
+            f"it looks ahead within the first {prefix} positions only, as a prefix model does",
+            "if it is meant to be causal throughout, say causal=True",
+        )
+    seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
+    if seen_ahead <= 0.6 * seen_back:
+        pairs = length * (length - 1) // 2
+        return Intent(
+            True, f"it sees {seen_back} of {pairs} earlier but only {seen_ahead} later pairs"
+        )
+    if float(ahead.mean()) < 0.25 * float(back.mean()):
+        return Intent(True, "later tokens matter far less than earlier ones")
+    causal, open_ = _votes(specimen)
+    if open_ and causal >= open_:
+        return Intent(True, f"{causal} of its {causal + open_} token-mixing modules are causal")
+    for setting in _variants(specimen):
+        try:
+            if not influence(specimen, setting)[1].any():
+                return Intent(True, f"it does not look ahead with {setting}")
+        except Exception:
+            continue
+    code = _code_says(specimen.bench.model)
+    if code:
+        return Intent(True, code)
+    # Two recurrences of opposite directions look like this, and so does a leak around the parts.
+    doubt = "each of its parts is causal; if it is meant to be, say causal=True"
+    return Intent(False, "it looks ahead everywhere", doubt if causal and not open_ else "")
+
+
+def _prefix(ahead: torch.Tensor) -> int:
+    """The length of the one block at the start in which all look ahead, or 0."""
+    size = int(ahead.any(0).nonzero().max()) + 1
+    block = torch.zeros_like(ahead, dtype=torch.bool)
+    block[:size, :size] = True
+    whole = bool(((ahead > 0) == block.triu(1)).all())
+    return size if whole and 3 <= size < len(ahead) else 0
+
+
+def _variants(specimen: Specimen) -> Iterator[Setting]:
+    if specimen.masks:
+        yield Setting(mask=True)
+    for flag in specimen.flags:
+        yield Setting(given=((flag, True),))
+        yield Setting(given=((flag, False),))
+    yield Setting(length=6)
+    yield Setting(train=True)
+
+
+def _switch(model: nn.Module) -> tuple[str, bool] | None:
+    """An attribute of the user's own that says causal or not; True anywhere wins."""
+    found = []
+    for module in model.modules():
+        for holder in (module, getattr(module, "config", None)):
+            for name, value in getattr(holder, "__dict__", {}).items():
+                if SWITCHES.match(name) and isinstance(value, bool):
+                    found.append((name, value))
+    return max(found, key=lambda each: each[1], default=None)
+
+
+def _votes(specimen: Specimen) -> tuple[int, int]:
+    """How many innermost token-mixing modules are causal, and how many are not, each alone."""
+    setting = Setting()
+    recorder = Recorder(keep_arguments=True)
+    with torch.no_grad():
+        specimen.answer(Run(specimen.inputs(setting), setting), recorder)
+    verdicts: dict[str, str] = {}
+    for call in recorder.done:
+        if isinstance(call.module, LEAVES) or call.path in verdicts or not call.path:
+            continue
+        if any(path.startswith(f"{call.path}.") for path in verdicts):
+            continue  # a part of it mixes already
+        verdict = _alone(specimen, call, setting)
+        if verdict:
+            verdicts[call.path] = verdict
+    votes = list(verdicts.values())
+    return votes.count("causal"), votes.count("open")
+
+
+def _alone(specimen: Specimen, call: Call, setting: Setting) -> str:
+    """Call one module again with a single token changed, and see who notices."""
+    args, kwargs = call.arguments
+    batch, length = setting.batch, setting.length
+    place = None
+    for key, value in (*enumerate(args), *kwargs.items()):
+        if _is_sequence(value, batch, length):
+            place = key
+            break
+    if place is None:
+        return ""
+    value = args[place] if isinstance(place, int) else kwargs[place]
+    changed = value.clone()
+    axes = _axes(value, batch, length)
+    view = changed.movedim(axes, (0, 1))
+    middle = length // 2
+    view[:, middle] += torch.randn(view[:, middle].shape, dtype=view.dtype) * view.std()
+    twin = specimen.bench.twin(setting)
+    try:
+        with torch.no_grad(), specimen.bench.surroundings(twin, setting):
+            both = []
+            for given in (value, changed):
+                new_args = tuple(
+                    given if (a is value or i == place) else a for i, a in enumerate(args)
+                )
+                new_kwargs = {k: given if v is value else v for k, v in kwargs.items()}
+                output = call.module(*new_args, **new_kwargs)
+                first = next(t for _, t in tensors(output) if _is_sequence(t, batch, length))
+                both.append(first.movedim(_axes(first, batch, length), (0, 1)))
+    except Exception:
+        return ""
+    gap = (both[0] - both[1]).flatten(2).abs().amax((0, 2)) / both[0].pow(2).mean().sqrt()
+    noticed = gap > specimen.threshold
+    if noticed[:middle].any():
+        return "open"
+    return "causal" if noticed[middle + 1 :].any() else ""
+
+
+def _is_sequence(value: Any, batch: int, length: int) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.dim() >= 3
+        and {batch, length} <= set(value.shape[:2])
+    )
+
+
+def _axes(value: torch.Tensor, batch: int, length: int) -> tuple[int, int]:
+    return (0, 1) if value.shape[0] == batch and value.shape[1] == length else (1, 0)
+
+
+def _code_says(model: nn.Module) -> str:
+    """What the user's own classes are called, hold, take and always build."""
+    for module in model.modules():
+        kind = type(module)
+        if kind.__module__.startswith(("torch.", "transformers.")):
+            continue
+        if NAMES.search(kind.__name__):
+            return f"its class is called {kind.__name__}"
+        arguments = inspect.signature(module.forward).parameters
+        caches = [n for n in arguments if CERTAIN.search(n) and not n.startswith("encoder")]
+        if caches:
+            return f"it takes `{caches[0]}`"
+        for name, value in [*vars(module).items(), *module._buffers.items()]:
+            if isinstance(value, torch.Tensor) and _is_triangle(value):
+                return f"`{name}` of {kind.__name__} is a causal mask"
+        if _builds_a_triangle(kind):
+            return f"{kind.__name__} always builds a causal mask"
+    return ""
+
+
+def _is_triangle(value: torch.Tensor) -> bool:
+    """A square table whose upper half differs from its lower half, each being one value."""
+    if value.dim() < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] < 4:
+        return False
+    table = value.reshape(-1, *value.shape[-2:])[0]
+    lower = table[torch.ones_like(table, dtype=torch.bool).tril()]
+    upper = table[torch.ones_like(table, dtype=torch.bool).triu(1)]
+    return bool((lower == lower[0]).all() and (upper == upper[0]).all() and lower[0] != upper[0])
+
+
+def _builds_a_triangle(kind: type) -> bool:
+    """Whether its code makes a causal mask, or asks for one, under no condition."""
+    for function in vars(kind).values():
+        if not inspect.isfunction(function):
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, TypeError, SyntaxError):
+            # Typed at a prompt: the names it uses are known, their conditions are not.
+            if TRIANGLES & set(function.__code__.co_names):
+                return True
+            continue
+        if any(_asks_for_causal(node) for node in _unconditional(tree)):
+            return True
+    return False
+
+
+def _unconditional(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.If | ast.IfExp):
+            yield child
+            yield from _unconditional(child)
+
+
+def _asks_for_causal(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    asked = any(
+        k.arg == "is_causal" and isinstance(k.value, ast.Constant) and k.value.value is True
+        for k in node.keywords
+    )
+    return asked or name in TRIANGLES

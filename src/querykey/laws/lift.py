@@ -1,0 +1,204 @@
+"""A copy of a model in which a lawful deviation is rounding, and any other is not.
+
+The copy computes in float64 (what asks for float32 inside gets float64), its dropout does nothing,
+and its weights are drawn anew, large enough that nothing hides behind a small initialisation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+NARROW = {torch.float32, torch.float16, torch.bfloat16}
+WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
+CASTS = {"float", "half", "bfloat16"}
+DROPOUTS = {
+    "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout",
+    "feature_alpha_dropout_",
+}  # fmt: skip
+FUSED = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}  # where it is
+GAIN = 1.2  # of a redrawn matrix: scores spread enough for every weight to matter
+
+
+class Lift(TorchFunctionMode):
+    """Inside, narrow floats become float64 (`wide`) and dropout keeps everything (`still`)."""
+
+    idle = False  # True while a tensor is rounded on purpose
+
+    def __init__(self, wide: bool = True, still: bool = True, seen: set[str] | None = None):
+        super().__init__()
+        self.wide, self.still = wide, still
+        self.seen = set() if seen is None else seen
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name == "__get__" or self.idle:  # an attribute such as shape; most of all calls
+            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        self.seen.add(name)
+        if self.still:
+            if name in DROPOUTS:
+                return args[0] if args else kwargs["input"]
+            if name in FUSED:
+                args, kwargs = _without_dropout(name, args, kwargs)
+        if self.wide:
+            if name in CASTS and len(args) == 1:
+                return args[0].double()
+            if name in ("grouped_mm", "_grouped_mm") and args[0].dtype is torch.float64:
+                return _grouped(*args, **kwargs)
+            for value in args:
+                if value.__class__ is torch.dtype:
+                    args = tuple(_wider(each) for each in args)
+                    break
+            if kwargs.get("dtype") in WIDER:
+                kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
+        return func(*args, **kwargs)
+
+
+def _grouped(
+    mat_a: torch.Tensor, mat_b: torch.Tensor, offs: torch.Tensor, bias=None, out_dtype=None
+) -> torch.Tensor:
+    """Rows of `mat_a` up to each offset times their own matrix; torch's kernel refuses float64."""
+    ends = [0, *offs.tolist()]
+    made = [
+        mat_a[start:stop] @ matrix
+        for start, stop, matrix in zip(ends, ends[1:], mat_b, strict=False)
+    ]
+    made.append(mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1]))
+    return torch.cat(made)
+
+
+def _wider(value: Any) -> Any:
+    return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _without_dropout(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    """Fused attention takes dropout as a number."""
+    place = FUSED[name]
+    if len(args) > place:
+        args = (*args[:place], 0.0, *args[place + 1 :])
+    elif "dropout_p" in kwargs:
+        kwargs = {**kwargs, "dropout_p": 0.0}
+    return args, kwargs
+
+
+@contextmanager
+def lifted(wide: bool = True, still: bool = True, seen: set[str] | None = None) -> Iterator[None]:
+    """Run what is inside in float64 and without dropout, new tensors included."""
+    before = torch.get_default_dtype()
+    if wide:
+        torch.set_default_dtype(torch.float64)
+    try:
+        with Lift(wide, still, seen):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same values as `dtype` would hold them, lifted or not."""
+    before, Lift.idle = Lift.idle, True
+    try:
+        return tensor.to(dtype).to(tensor.dtype)
+    finally:
+        Lift.idle = before
+
+
+def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
+    """A copy on its own memory, in evaluation mode, with every float in float64 if `wide`."""
+    # A model that has just been trained holds tensors that remember their graph: copied as values.
+    held = [
+        tensor
+        for module in model.modules()
+        for tensor in _plain_tensors(module)
+        if not tensor.is_leaf
+    ]
+    twin = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in held})
+    twin.eval()
+    twin.zero_grad(set_to_none=True)
+    if wide:
+        widen(twin)
+    return twin
+
+
+def widen(model: nn.Module) -> None:
+    """Turn parameters, buffers and tensors kept as plain attributes into float64."""
+    model.double()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.dtype in WIDER:
+                module.register_buffer(
+                    name,
+                    buffer.to(WIDER[buffer.dtype]),
+                    persistent=name not in module._non_persistent_buffers_set,
+                )
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and value.dtype in WIDER:
+                setattr(module, name, value.to(WIDER[value.dtype]))
+
+
+def randomise(model: nn.Module, seed: int = 0) -> None:
+    """Draw every trained matrix anew and shake every trained vector; frozen tables stay."""
+    generator = torch.Generator().manual_seed(seed)
+    trained = [p for p in model.parameters() if p.requires_grad] or list(model.parameters())
+    known = {id(p) for p in trained}
+    done: set[int] = set()
+    with torch.no_grad():
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                if id(parameter) in done or id(parameter) not in known:
+                    continue
+                done.add(id(parameter))
+                if parameter.is_floating_point() and not parameter.is_meta:
+                    _redraw(module, parameter, generator)
+
+
+def shake(model: nn.Module, seed: int = 0) -> None:
+    """Add a little noise to every weight, so that values which were equal differ."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                size = float(parameter.double().pow(2).mean().sqrt()) + 0.1
+                parameter.add_(noise.to(parameter.device, parameter.dtype), alpha=1e-2 * size)
+
+
+def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The copy that the laws run on, to try a reproduction by hand (call it under `lifted`)."""
+    twin = duplicate(model)
+    randomise(twin, seed)
+    return twin
+
+
+def _redraw(module: nn.Module, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    noise = noise.to(parameter.device, parameter.dtype)
+    if parameter.dim() < 2:
+        parameter.add_(noise, alpha=0.1)
+    else:
+        parameter.copy_(noise * (GAIN / _fan_in(module, parameter) ** 0.5))
+
+
+def _fan_in(module: nn.Module, parameter: torch.Tensor) -> float:
+    """How many inputs each output sums over, as far as a shape and a class can tell."""
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return parameter[0].numel()
+    if type(module).__name__ == "Conv1D":  # a Linear stored the other way round
+        return parameter.shape[0]
+    if parameter.dim() == 2:
+        return parameter.shape[1]
+    return (parameter.shape[-1] * parameter.shape[-2]) ** 0.5  # experts, stored either way
+
+
+def _plain_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    for value in [*vars(module).values(), *module._buffers.values()]:
+        if isinstance(value, torch.Tensor):
+            yield value

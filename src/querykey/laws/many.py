@@ -1,0 +1,225 @@
+"""Several targets, each in a process of its own that may hang, crash or grow at its own cost.
+
+Workers are forked from a parent that has loaded the libraries and computed nothing, so a target
+costs its own time alone.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from querykey.laws.law import Finding
+from querykey.laws.report import Report, versions
+from querykey.laws.table import LAWS
+
+SECONDS, MEBIBYTES = 120.0, 6144
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one target may cost."""
+
+    seconds: float = SECONDS
+    mebibytes: int = MEBIBYTES
+
+
+@dataclass
+class _Worker:
+    """A target under way."""
+
+    target: str
+    process: Any
+    pipe: Connection
+    began: float = field(default_factory=time.monotonic)
+    findings: list[Finding] = field(default_factory=list)
+
+    def memory(self) -> int:
+        """Resident mebibytes, 0 where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return pages * resource.getpagesize() >> 20
+
+
+def check_all(
+    targets: Iterable[str],
+    laws: Iterable[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    limits: Limits = Limits(),
+    store: str | Path | None = None,
+) -> list[Report]:
+    """Check every target, each in a worker with limits; `store` makes an ended run go on later."""
+    names = list(targets)
+    made = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
+    return [made[name] for name in names]
+
+
+def stream(
+    targets: Iterable[str],
+    laws: Iterable[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    limits: Limits = Limits(),
+    store: str | Path | None = None,
+    tell: Callable[[str, Finding], None] = lambda target, finding: None,
+) -> Iterator[Report]:
+    """Reports as they are finished."""
+    waiting = list(dict.fromkeys(targets))
+    chosen = None if laws is None else list(laws)
+    done = _stored(store)
+    for name in [name for name in waiting if name in done]:
+        waiting.remove(name)
+        yield done[name]
+    _load(waiting)
+    context = multiprocessing.get_context("fork")
+    count = workers or min(os.cpu_count() or 1, 8)
+    active: list[_Worker] = []
+    try:
+        while waiting or active:
+            while waiting and len(active) < count:
+                active.append(_start(context, waiting.pop(0), chosen, seed))
+            for report in _progress(active, limits, seed, tell):
+                _keep(store, report)
+                yield report
+    finally:
+        for worker in active:
+            _end(worker)
+
+
+def _load(targets: list[str]) -> None:
+    """Import once what every worker needs; threads stay away until the fork."""
+    import torch
+
+    torch.set_num_threads(1)
+    if any(name.startswith("hf:") or Path(name).is_dir() for name in targets):
+        from querykey.targets import huggingface
+
+        huggingface.preload()
+
+
+def _start(context: Any, target: str, laws: list[str] | None, seed: int) -> _Worker:
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(target, process, ours)
+
+
+def _work(pipe: Connection, target: str, laws: list[str] | None, seed: int) -> None:
+    """In the worker: send each finding, then the report, or the sentence that says why not."""
+    import sys
+
+    from querykey.laws.check import run_check
+    from querykey.targets import TargetError
+
+    # A model that prints must not write into the table.
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            report = run_check(
+                target, None, None, laws, "both", seed, lambda f: pipe.send(("law", f.as_json()))
+            )
+            pipe.send(("report", report.as_json()))
+        except TargetError as error:
+            pipe.send(("refused", str(error)))
+        except BaseException as error:
+            words = " ".join(str(error).split())
+            pipe.send(("refused", f"`{target}`: {type(error).__name__}: {words}"[:400]))
+        pipe.close()
+    os._exit(0)
+
+
+def _progress(
+    active: list[_Worker], limits: Limits, seed: int, tell: Callable[[str, Finding], None]
+) -> Iterator[Report]:
+    """Wait a little, and hand out what has ended, well or not."""
+    ready = wait([worker.pipe for worker in active], timeout=0.05)
+    for worker in list(active):
+        report = _received(worker, seed, tell) if worker.pipe in ready else None
+        if report is None:
+            report = _overdrawn(worker, limits, seed)
+        if report is not None:
+            _end(worker)
+            active.remove(worker)
+            yield report
+
+
+def _received(
+    worker: _Worker, seed: int, tell: Callable[[str, Finding], None]
+) -> Report | None:
+    try:
+        kind, content = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join(1)
+        code = worker.process.exitcode
+        return _unfinished(worker, seed, "error", f"its process ended by itself (exit code {code})")
+    if kind == "law":
+        finding = Finding(**content)
+        worker.findings.append(finding)
+        tell(worker.target, finding)
+        return None
+    if kind == "report":
+        return Report.from_json(content)
+    return Report(
+        worker.target, "unknown", [], False, time.monotonic() - worker.began, seed,
+        versions=versions(), note=content,
+    )  # fmt: skip
+
+
+def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
+    if time.monotonic() - worker.began > limits.seconds:
+        return _unfinished(worker, seed, "timeout", f"stopped after {limits.seconds:g} s")
+    used = worker.memory()
+    if used > limits.mebibytes:
+        return _unfinished(worker, seed, "error", f"stopped when it held {used} MiB of memory")
+    return None
+
+
+def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
+    """The findings so far, and the verdict on the rest."""
+    tried = {finding.law for finding in worker.findings}
+    rest = [Finding(law.name, verdict, note=note) for law in LAWS if law.name not in tried]
+    spent = time.monotonic() - worker.began
+    return Report(
+        worker.target, "unknown", [*worker.findings, *rest], True, spent, seed,
+        versions=versions(), note=note,
+    )  # fmt: skip
+
+
+def _end(worker: _Worker) -> None:
+    if worker.process.is_alive():
+        worker.process.kill()
+    worker.process.join()
+    worker.pipe.close()
+
+
+def _stored(store: str | Path | None) -> dict[str, Report]:
+    """Reports of an earlier run, one per line; a line cut short by a kill is left out."""
+    if store is None or not Path(store).exists():
+        return {}
+    found = {}
+    for line in Path(store).read_text(encoding="utf-8").splitlines():
+        try:
+            report = Report.from_json(json.loads(line))
+        except (ValueError, TypeError, KeyError):
+            continue
+        found[report.target] = report
+    return found
+
+
+def _keep(store: str | Path | None, report: Report) -> None:
+    if store is not None:
+        with open(store, "a", encoding="utf-8") as file:
+            file.write(json.dumps(report.as_json()) + "\n")

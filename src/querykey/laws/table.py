@@ -1,0 +1,16 @@
+"""The laws, in the order in which they are tried. To add one: a file with a Law, a line here."""
+
+from __future__ import annotations
+
+from querykey.laws import agreement, basics, batch, caching, causality, learning, padding
+from querykey.laws.law import Law
+
+LAWS: tuple[Law, ...] = (
+    *basics.LAWS,
+    *causality.LAWS,
+    *padding.LAWS,
+    *batch.LAWS,
+    *caching.LAWS,
+    *agreement.LAWS,
+    *learning.LAWS,
+)
