@@ -9,13 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from querykey.costs import CostError as CostError
+    from querykey.costs import array as array
+    from querykey.costs import cost as cost
+    from querykey.costs import images as images
+    from querykey.costs import tokens as tokens
     from querykey.shapes import ShapeError as ShapeError
 
 # Where each public name lives. None is also a room's name: importing the room would overwrite it.
 _HOME = {
+    "CostError": "costs",
     "ShapeError": "shapes",
+    "array": "costs",
+    "cost": "costs",
+    "images": "costs",
+    "tokens": "costs",
 }
-_ROOMS = ("shapes", "show", "targets", "cli")
+_ROOMS = ("shapes", "show", "targets", "costs", "cli")
 
 
 def __getattr__(name: str) -> Any:
