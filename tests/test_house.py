@@ -147,7 +147,12 @@ for _ in range(5):
 
 # One call per public name, so that a name which a room has overwritten shows itself.
 CALLS = {
+    "CostError": "str(f('no')) == 'no'",
     "ShapeError": "str(f('axis `a` is wrong', {})) == 'axis `a` is wrong'",
+    "array": "str(f('n', 4)) == 'array(n, 4)'",
+    "cost": "f(__import__('torch').nn.Linear(3, 2), qk.array('n', 3)).params == 8",
+    "images": "str(f('n', 3, 8, 8)) == 'images(n, 3, 8, 8)'",
+    "tokens": "str(f('n', 't')) == 'tokens(n, t)'",
 }
 
 

@@ -20,7 +20,11 @@ def cost_of_target(
     target = build(name)
     given = parse_inputs(inputs) if inputs else inputs_of(target)
     near = {size: value for size, value in sizes.items() if value >= 5}
-    report = cost(target.model, given, attention=attention, near=_present(near, given))
+    try:
+        report = cost(target.model, given, attention=attention, near=_present(near, given))
+    except CostError:
+        # Those sizes may be too long for the model: the formula for small ones says how long.
+        report = cost(target.model, given, attention=attention)
     return report.at(**sizes) if sizes else report
 
 

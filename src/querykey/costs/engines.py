@@ -38,8 +38,8 @@ class Formulas:
     valid: Valid
     unknown: dict[str, dict[str, int]]
     notes: list[str] = field(default_factory=list)
-    seen: dict[tuple[int, ...], Mapping[Any, int]] = field(default_factory=dict)
     calls: int = 0  # of operations in one pass
+    runs: bool = False  # whether values were needed
 
 
 def symbolic(subject: Subject, how: Options) -> Formulas:
@@ -143,7 +143,9 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
     except NotPolynomial as error:
         raise Refused(f"{error}; say where with near={{'{error.name}': SIZE}}") from error
     symbols = [sympy.Symbol(name) for name in subject.names]
-    monomials = [sympy.prod(s**p for s, p in zip(symbols, each, strict=True)) for each in fit.powers]
+    monomials = [
+        sympy.prod(s**p for s, p in zip(symbols, each, strict=True)) for each in fit.powers
+    ]
     own: dict[Key, Sum] = {}
     params: dict[str, Sum] = {}
     for key, coefficients in fit.coefficients.items():
@@ -157,9 +159,9 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
              "them held out"]  # fmt: skip
     if counter.runs:
         notes.append("counted by running it on random values: its shapes depend on them")
-    made = Formulas("interpolation", own, params, Valid(), counter.unknown, notes)
-    made.seen = {p: v for p, v in fitter.seen.items()}
-    return made
+    return Formulas(
+        "interpolation", own, params, Valid(), counter.unknown, notes, runs=counter.runs
+    )
 
 
 def difference(subject: Subject, found: Formulas, counts: dict[Key, int], sizes: Any) -> str:

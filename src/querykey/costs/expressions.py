@@ -85,9 +85,7 @@ def order_of(
     leading = [p for p in powers if not any(_outgrows(q, p) for q in powers if q != p)]
     leading.sort(key=lambda p: _rank(p))
     symbols = [sympy.Symbol(name) for name in names]
-    terms = tuple(
-        sympy.prod([s**e for s, e in zip(symbols, p, strict=True)]) for p in leading
-    )
+    terms = tuple(sympy.prod([s**e for s, e in zip(symbols, p, strict=True)]) for p in leading)
     return Order(terms, _said(given), tuple(names), all(powers[p] > 0 for p in leading))
 
 
@@ -103,7 +101,7 @@ def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sy
             raise CostError(
                 f"`{name} = {relation}`: there is no size `{symbol}` (there are {', '.join(names)})"
             )
-    if value.has(left) and not (symbols and symbols <= value.free_symbols):
+    if value.has(left) and (len(symbols) < 2 or not symbols <= value.free_symbols):
         return sympy.expand(value.subs(left, right))
     if not symbols or not all(f.is_Symbol for f in factors if not f.is_number):
         raise CostError(f"`{name} = {relation}`: a relation gives a product of sizes, or a number")
@@ -120,9 +118,7 @@ def _power(term: sympy.Expr, name: str) -> Any:
     symbol = sympy.Symbol(name)
     if not term.has(symbol):
         return sympy.S.Zero
-    return sum(
-        (e * _growth(b, symbol) for b, e in term.as_powers_dict().items()), sympy.S.Zero
-    )
+    return sum((e * _growth(b, symbol) for b, e in term.as_powers_dict().items()), sympy.S.Zero)
 
 
 def _growth(base: sympy.Expr, symbol: sympy.Symbol) -> Any:

@@ -134,9 +134,10 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
     """A polynomial that fits small sizes may be one piece of many: try larger ones."""
     from querykey.costs.engines import Counter, difference
 
-    counter, named = Counter(subject, how), subject.movable
+    counter, named = Counter(subject, how), subject.movable[1:] or subject.movable
     top = max((max(subject.values[name]) for name in named), default=0)
-    for far in (size for size in FAR if size > 2 * top):
+    # Where values are needed the model really runs, so the far point is nearer.
+    for far in (size for size in (FAR[1:] if found.runs else FAR) if size > top):
         point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
         try:
             wrong = difference(subject, found, counter(point), point)
@@ -144,7 +145,7 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
             continue
         if not wrong:
             found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
-            if far != FAR[0]:
+            if far != FAR[0] and not found.runs:
                 found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
             return
     most = {name: max(subject.values[name]) for name in named}

@@ -20,14 +20,13 @@ Powers = tuple[int, ...]
 Values = Mapping[Hashable, int]
 
 CONFIRMATIONS = 2  # points beyond the degree at which one size must already be predicted
-HELD_OUT = 2  # further points, at sizes not used before, for the finished polynomial
 
 
 class NotPolynomial(ValueError):
     """The counts are no polynomial in a size over the values tried."""
 
     def __init__(self, name: str, values: Sequence[int], why: str):
-        super().__init__(f"{why} in `{name}` over {values[0]} to {values[-1]}")
+        super().__init__(f"{why} in `{name}` over {min(values)} to {max(values)}")
         self.name = name
 
 
@@ -57,12 +56,17 @@ class Fitter:
 
     def fit(self) -> Fit:
         """The polynomial, or NotPolynomial with the size that spoils it."""
-        powers: list[Powers] = [tuple(0 for _ in self.names)]
-        if self._print(self._base()) == 0 and not self.names:
-            return self._solve(powers)
-        for place in range(len(self.names)):
-            powers = self._extend(powers, place)
-        return self._solve(powers)
+        for start in (0, 2):
+            powers: list[Powers] = [tuple(0 for _ in self.names)]
+            for place in range(len(self.names)):
+                powers = self._extend(powers, place)
+            fit = self._solve(powers)
+            if fit is not None:
+                return fit
+            # Terms may cancel at one place: begin once more at another.
+            self.values = [[*values[start + 2 :], *values[: start + 2]] for values in self.values]
+        where = self.names[-1]
+        raise NotPolynomial(where, sorted(self.values[-1]), "held-out counts lie on no polynomial")
 
     def at(self, point: Point) -> Values:
         """The counts at a point."""
@@ -130,8 +134,10 @@ class Fitter:
         self._random.shuffle(total)
         return [*dict.fromkeys([*old, *total])]
 
-    def _solve(self, powers: list[Powers]) -> Fit:
-        for _ in range(HELD_OUT if self.names else 0):
+    def _solve(self, powers: list[Powers]) -> Fit | None:
+        """Coefficients for everything counted, or None where a held-out point is missed."""
+        if self.names:
+            self.at(tuple(max(values) for values in self.values))
             self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
         points = list(self.seen)
         matrix, chosen = [], []
@@ -148,11 +154,7 @@ class Fitter:
             for key, coefficients in solved.items():
                 got = sum(c * m for c, m in zip(coefficients, row, strict=True))
                 if got != self.seen[point].get(key, 0):
-                    where = ", ".join(f"{n}={v}" for n, v in zip(self.names, point, strict=True))
-                    raise NotPolynomial(
-                        self.names[-1], self.values[-1],
-                        f"the polynomial misses the held-out point {where}, so it is none",
-                    )  # fmt: skip
+                    return None
         return Fit(powers, solved, len(points), len(points) - len(chosen))
 
 
@@ -202,9 +204,7 @@ def _differences(xs: Sequence[int], ys: Sequence[Fraction]) -> list[Fraction]:
     """Newton's divided differences: the last that is not 0 is the degree."""
     table, found = list(ys), [ys[0]]
     for order in range(1, len(xs)):
-        table = [
-            (table[i + 1] - table[i]) / (xs[i + order] - xs[i]) for i in range(len(table) - 1)
-        ]
+        table = [(table[i + 1] - table[i]) / (xs[i + order] - xs[i]) for i in range(len(table) - 1)]
         found.append(table[0])
     return found
 

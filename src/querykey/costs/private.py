@@ -15,9 +15,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 
-
 def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
-    return sympy.floor(sympy.expand(a / b))
+    quotient = sympy.expand(a / b)
+    if quotient.could_extract_minus_sign():
+        return -sympy.ceiling(-quotient)
+    return sympy.floor(quotient)
 
 
 def _mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
@@ -119,9 +121,7 @@ class Symbols:
         for name, hint in hints.items():
             source = parts["ConstantSource"](f"size_{name}")
             symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
-            self.sizes[name] = self.environment.create_symintnode(
-                symbol, hint=hint, source=source
-            )
+            self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
             self.names[symbol] = sympy.Symbol(name)
 
     def baked(self) -> dict[str, Any]:

@@ -21,7 +21,15 @@ WORDS = {
     "params": "parameters",
     "saved_bytes": "saved bytes",
 }
-COLUMNS = ("module", "class", "times", "FLOPs forward", "FLOPs backward", "parameters", "saved bytes")
+COLUMNS = (
+    "module",
+    "class",
+    "times",
+    "FLOPs forward",
+    "FLOPs backward",
+    "parameters",
+    "saved bytes",
+)
 
 
 def tables(report: Report) -> list[RenderableType]:
@@ -41,7 +49,9 @@ def totals(report: Report) -> list[tuple[str, Any]]:
     found.append(("holds for", str(report.valid)))
     for op, where in report.unknown.items():
         places = ", ".join(path or "the whole" for path in list(where)[:3])
-        found.append(("NO FORMULA", f"{op}, {sum(where.values())} call(s) in {places}: not counted"))
+        found.append(
+            ("NO FORMULA", f"{op}, {sum(where.values())} call(s) in {places}: not counted")
+        )
     return [*found, *(("note", note) for note in report.notes)]
 
 
@@ -98,7 +108,7 @@ def _children(report: Report, path: str, shown: str, depth: int, times: int) -> 
         module, count = report.modules[first], times * len(names)
         # A list of layers is a grouping, not a level of its own.
         group = module.kind in ("ModuleList", "ModuleDict")
-        if not group:
+        if not group and any(value != 0 for value in _costs(report, first)):
             found.append((label, module.kind, count, *_costs(report, first)))
         found += _children(report, first, label, depth if group else depth - 1, count)
     return found
@@ -111,7 +121,9 @@ def _runs(report: Report, path: str) -> Iterator[list[str]]:
     names = [name for name in names if name and "." not in name]
     run: list[str] = []
     for name in names:
-        alike = run and name.isdigit() and run[-1].isdigit() and _alike(report, prefix, run[-1], name)
+        alike = (
+            run and name.isdigit() and run[-1].isdigit() and _alike(report, prefix, run[-1], name)
+        )
         if run and not alike:
             yield run
             run = []

@@ -70,12 +70,21 @@ class Report:
         """A value by its name, such as `flops.forward`."""
         found: Any = self
         for part in name.split("."):
-            if part not in {each.name for each in fields(found)} if hasattr(
-                found, "__dataclass_fields__"
-            ) else True:
-                raise CostError(f"there is no `{name}` in the report; there are {', '.join(VALUES)}")
+            if (
+                part not in {each.name for each in fields(found)}
+                if hasattr(found, "__dataclass_fields__")
+                else True
+            ):
+                raise CostError(
+                    f"there is no `{name}` in the report; there are {', '.join(VALUES)}"
+                )
             found = getattr(found, part)
         return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether every operation had a formula; where not, the FLOPs are without `unknown`."""
+        return not self.unknown
 
     def at(self, **sizes: int) -> Report:
         """The same report with these sizes put in; values without a free size are ints."""

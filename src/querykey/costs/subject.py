@@ -130,7 +130,9 @@ def _arguments(builder: Callable[..., Any], inputs: Inputs) -> list[str]:
     """The arguments of a builder that are sizes: required ones, and those the inputs name."""
     if not callable(builder):
         kind = type(builder).__name__
-        raise CostError(f"a {kind} has no cost; give a torch.nn.Module, or a callable returning one")
+        raise CostError(
+            f"a {kind} has no cost; give a torch.nn.Module, or a callable returning one"
+        )
     try:
         parameters = inspect.signature(builder).parameters.values()
     except (TypeError, ValueError):

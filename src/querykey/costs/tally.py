@@ -123,7 +123,11 @@ class Tally(TorchDispatchMode):
             shape[-1 - axis] = shape[-1 - axis] + pad[2 * axis] + pad[2 * axis + 1]
         # The result keeps the layout, on which it depends what is copied, and saved, later.
         layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-        if layout is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=layout):
+        if (
+            layout is None
+            or tensor.is_contiguous()
+            or not tensor.is_contiguous(memory_format=layout)
+        ):
             layout = torch.contiguous_format
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device, memory_format=layout)
 
