@@ -189,7 +189,16 @@ CALLS = {
         "f(*[np.ones((1, 1, 2, 3))] * 3, "
         "qk.empty_state(qk.Softmax(), kv_heads=1, key_dim=3, value_dim=3))[0].shape == (1, 1, 2, 3)"
     ),
+    "Report": "f.__name__ == 'Report'",
+    "Subject": "f.__name__ == 'Subject'",
+    "check": "f(__import__('torch').nn.Linear(3, 3)).violations is not None",
+    "check_all": "f([]) == []",
     "weights": f"f({Q}, {Q}).shape == (3, 3)",
+    "CostError": "str(f('no')) == 'no'",
+    "array": "str(f('n', 4)) == 'array(n, 4)'",
+    "cost": "f(__import__('torch').nn.Linear(3, 2), qk.array('n', 3)).params == 8",
+    "images": "str(f('n', 3, 8, 8)) == 'images(n, 3, 8, 8)'",
+    "tokens": "str(f('n', 't')) == 'tokens(n, t)'",
 }
 
 

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from querykey.backends.dispatch import attend as attend
     from querykey.backends.dispatch import explain as explain
     from querykey.backends.dispatch import extend as extend
+    from querykey.costs import CostError as CostError
+    from querykey.costs import array as array
+    from querykey.costs import cost as cost
+    from querykey.costs import images as images
+    from querykey.costs import tokens as tokens
     from querykey.laws import Report as Report
     from querykey.laws import Subject as Subject
     from querykey.laws import check as check
@@ -53,11 +58,12 @@ _NAMES = {
     "attention.reference": "weights",
     "attention.state": "empty_state",
     "backends.dispatch": "attend explain extend",
+    "costs": "CostError array cost images tokens",
     "laws": "Report Subject check check_all",
     "shapes": "ShapeError",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_ROOMS = ("shapes", "show", "ag", "attention", "backends", "targets", "laws", "cli")
+_ROOMS = ("shapes", "show", "ag", "attention", "backends", "targets", "costs", "laws", "cli")
 
 
 def __getattr__(name: str) -> Any:

@@ -34,9 +34,7 @@ def run(words: Sequence[str]) -> int:
         return _refuse(f"{_sentence(str(error))} See `qk --help`.")
     except ValueError as error:
         # Only the errors that we word ourselves; anything else is a defect and shows its traceback.
-        from querykey.targets import TargetError
-
-        if not isinstance(error, TargetError):
+        if not isinstance(error, _worded()):
             raise
         return _refuse(str(error))
     except BrokenPipeError:
@@ -103,6 +101,48 @@ def check(
 
 
 @app.command
+def cost(
+    target: str,
+    *,
+    input: tuple[str, ...] = (),
+    at: str = "",
+    attention: str = "flash",
+    json: bool = False,
+    html: str = "",
+) -> int:
+    """Say what a target costs, as exact formulas in named sizes; nothing is computed.
+
+    Parameters
+    ----------
+    target
+        What `qk targets` lists: `file.py:factory`, `hf:NAME`, a folder, a preset.
+    input
+        What goes in, where the target does not tell: ids=tokens(batch,seq), x=array(n,64),
+        images(batch,3,32,32). Once per input.
+    at
+        Sizes to put in, as batch=8,seq=1024.
+    attention
+        How scaled_dot_product_attention runs: flash (fused) or math.
+    json
+        Print JSON.
+    html
+        Write one HTML page to this file.
+    """
+    with _status(f"deriving the cost of {target}"):
+        from querykey.costs.command import cost_of_target, write_page
+        from querykey.costs.render import tables
+
+        report = cost_of_target(target, input, at, attention)
+    if html:
+        write_page(report, target, html)
+    if json:
+        print(report.to_json())
+    elif not html:
+        _print(*tables(report))
+    return 0
+
+
+@app.command
 def demo() -> int:
     """Show in a few seconds what querykey does."""
     _show_a_leak()
@@ -111,6 +151,8 @@ def demo() -> int:
     name = "hf:gpt2" if _has("transformers") else "decoder"
     _say(f"One of them, built without any download and described (`qk targets {name}`):\n")
     _describe(name)
+    _say(f"What it costs, as a formula; nothing was computed (`qk cost {name}`):\n")
+    _cost_in_short(name)
     _say("Next: `qk check YOUR_FILE.py:YOUR_FACTORY`, and `qk --help`.")
     return 0
 
@@ -155,6 +197,25 @@ def _describe(name: str) -> None:
 
         parts = describe(build(name))
     _print(*parts)
+
+
+def _cost_in_short(name: str) -> None:
+    with _status(f"deriving the cost of {name}"):
+        from querykey.costs.command import cost_of_target
+        from querykey.costs.render import totals
+        from querykey.show import table
+
+        report = cost_of_target(name)
+    _print(table(("cost", f"in {', '.join(report.symbols)}"), totals(report)[:6]))
+    _say(f"It grows as {report.order('flops.forward')}.\n")
+
+
+def _worded() -> tuple[type[ValueError], ...]:
+    """The errors whose text is written for the user."""
+    from querykey.costs import CostError
+    from querykey.targets import TargetError
+
+    return TargetError, CostError
 
 
 @contextmanager

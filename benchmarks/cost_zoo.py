@@ -1,0 +1,246 @@
+"""The cost of every target that can be built: agree, refused with the reason, or wrong.
+
+python benchmarks/cost_zoo.py                            # a line per target, a last line of JSON
+python benchmarks/cost_zoo.py --write docs/cost-zoo.md   # the same as a page
+python benchmarks/cost_zoo.py --only bert,gpt2 --head causal
+
+"Agree" means: symbolic sizes and counts at concrete sizes give the same numbers for every module and
+every value (or, where symbols do not get through, an interpolated polynomial meets its held-out
+points), and a real run of the model at other sizes, counted operation by operation, gives them too:
+matrix products once more by torch's own counter, where it knows all the operations.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread only waits
+
+import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import querykey as qk
+from querykey.costs.command import inputs_of
+from querykey.costs.inputs import Inputs
+from querykey.costs.passes import Options, counts_of, run_pass
+from querykey.targets import PRESETS, TargetError, build
+from querykey.targets.huggingface import pairs
+
+POINTS = [
+    {"batch": 3, "seq": 10, "target_seq": 6},
+    {"batch": 3, "seq": 6, "target_seq": 5},
+    {"batch": 4, "seq": 40, "target_seq": 37},
+]
+HOW = Options(attention="math")
+
+
+def grouped(a, b, *rest, out_shape=None, **named) -> int:
+    """torch's counter has no formula for it: every row of `a` meets one matrix of `b`."""
+    rows, inner = (a[0], a[1]) if len(a) == 2 else (a[0] * a[1], a[2])
+    return 2 * rows * inner * b[-1]
+
+
+def convolution_back(
+    out, x, w, bias, stride, padding, dilation, transposed, out_padding, groups, mask, **named
+) -> int:
+    """torch's counter forgets the groups of the gradient of the weight."""
+    each = 2 * w[1] * w[0]
+    for size in w[2:]:
+        each *= size
+    places = x if transposed else out
+    for axis, size in enumerate(places):
+        each *= 1 if axis == 1 else size
+    return each * (int(mask[0]) + int(mask[1]))
+
+
+ORACLE = {
+    torch.ops.aten._grouped_mm: grouped,
+    torch.ops.aten.convolution_backward: convolution_back,
+}
+
+
+def torch_counts(target, example) -> tuple[int, int]:
+    """FLOPs of matrix products forward and backward, by torch's counter, in a real run."""
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        with FlopCounterMode(display=False, custom_mapping=ORACLE) as forward:
+            out = target.model(**example)
+            first = next(v for v in _tensors(out) if v.is_floating_point())
+        with FlopCounterMode(display=False, custom_mapping=ORACLE) as backward:
+            first.sum().backward()
+    target.model.zero_grad()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+def real_counts(target, example) -> tuple[int, int, int, int, int]:
+    """The same, and pointwise work and saved bytes, by our own counter, in a real run."""
+    inputs = Inputs((), example)
+    with torch.random.fork_rng():
+        tally = run_pass(target.model, inputs, {}, nullcontext(), "cpu", HOW)
+    found = counts_of(tally, target.model, HOW).at({})
+    names = ("forward", "backward", "pointwise", "pointwise_backward", "saved")
+    return tuple(int(sum(n for (_, m), n in found.items() if m == name)) for name in names)
+
+
+def _tensors(out):
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, dict):
+        for each in out.values():
+            yield from _tensors(each)
+    elif isinstance(out, tuple | list):
+        for each in out:
+            yield from _tensors(each)
+
+
+def judge(name: str) -> dict:
+    """What came of one target."""
+    began = time.process_time()
+    row = {"target": name, "state": "agree", "why": "", "engine": "", "unknown": [], "seconds": 0.0}
+    try:
+        target = build(name)
+    except TargetError as error:
+        return {**row, "state": "not built", "why": str(error)}
+    inputs = inputs_of(target)
+    try:
+        try:
+            report = qk.cost(target.model, inputs, attention="math", engine="symbolic")
+        except qk.CostError:
+            report = qk.cost(target.model, inputs, attention="math", engine="interpolation")
+    except qk.CostError as error:
+        row |= {"state": "wrong" if "disagree" in str(error) else "refused", "why": str(error)}
+    else:
+        row |= {"engine": report.engine, "unknown": sorted(report.unknown)}
+        row |= {"formula": str(report.flops.forward), "valid": str(report.valid)}
+        row |= compare(target, report)
+    return {**row, "seconds": time.process_time() - began}
+
+
+def compare(target, report) -> dict:
+    """Hold the formula against real runs, at the first sizes at which it says it holds."""
+    sizes = next((p for p in POINTS if not report.valid.broken(p)), None)
+    if sizes is None:
+        return {"state": "refused", "why": f"holds only for {report.valid}"}
+    point = report.at(**{size: sizes[size] for size in report.symbols})
+    generator = torch.Generator().manual_seed(0)
+    example = {e.name: e.make(sizes, generator) for e in target.inputs if e.required}
+    flops = point.flops
+    ours = (flops.forward, flops.backward, flops.pointwise, flops.pointwise_backward)
+    ours = (*ours, point.saved_bytes)
+    real = real_counts(target, example)
+    theirs = torch_counts(target, example)
+    if ours[:2] != real[:2] or ours[4] != real[4]:
+        return {"state": "wrong", "why": f"formula {ours}, a real run {real} at {sizes}"}
+    if ours[:2] != theirs:
+        return {"state": "wrong", "why": f"formula {ours[:2]}, torch's counter {theirs}"}
+    return {"pointwise": [a - b for a, b in zip(ours[2:4], real[2:4], strict=True)]}
+
+
+def survey(names: list[str], file: Path | None) -> list[dict]:
+    """A row per target; those in the file are taken from it, new ones are added to it."""
+    known = {}
+    if file and file.exists():
+        known = {row["target"]: row for row in map(json.loads, file.read_text().splitlines())}
+    rows = []
+    for name in names:
+        row = known.get(name) or judge(name)
+        if file and name not in known:
+            with file.open("a") as out:
+                print(json.dumps(row), file=out)
+        rows.append(row)
+        said = row["why"] or row.get("formula", "")
+        print(f"{row['state']:<10}{name:<40}{row['engine']:<14}{row['seconds']:6.1f} s  {said}")
+        sys.stdout.flush()
+    return rows
+
+
+def summary(rows: list[dict]) -> dict:
+    built = [row for row in rows if row["state"] != "not built"]
+    count = {s: sum(row["state"] == s for row in built) for s in ("agree", "refused", "wrong")}
+    return {
+        "benchmark": "cost_zoo",
+        **count,
+        "of": len(built),
+        "agree_percent": round(100 * count["agree"] / len(built), 1),
+        "symbolic": sum(row["engine"] == "symbolic" for row in built),
+        "interpolated": sum(row["engine"] == "interpolation" for row in built),
+        "without_formula": sorted({op for row in built for op in row["unknown"]}),
+        "pointwise_differs": sum(any(row.get("pointwise", ())) for row in built),
+        "median_seconds": round(statistics.median(row["seconds"] for row in built), 2),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def page(rows: list[dict], total: dict) -> str:
+    lines = [
+        "# The zoo: what every target costs",
+        "",
+        f"`python benchmarks/cost_zoo.py --write docs/cost-zoo.md` derived formulas for the "
+        f"{total['of']} targets of transformers {total['transformers']} that build (torch "
+        f"{total['torch']}): {total['agree']} agree ({total['agree_percent']} %), "
+        f"{total['refused']} refused with the reason, {total['wrong']} wrong; {total['symbolic']} "
+        f"by symbolic sizes, {total['interpolated']} by interpolation; median "
+        f"{total['median_seconds']} s of one core.",
+        "",
+        "A formula agrees when it gives, at sizes not used to derive it, the FLOPs forward and "
+        "backward and the saved bytes of a real run on the CPU with math attention (counted "
+        "operation by operation), and the FLOPs that torch's FlopCounterMode counts in a real run "
+        "(with the two formulas it lacks or has wrong, grouped products and the backward pass of "
+        "grouped convolutions, written out in the script).",
+        "",
+        f"Pointwise work differs in {total['pointwise_differs']}, by a few operations on masks: "
+        "those models look at the values of a mask and leave it out where it hides nothing, which "
+        "a pass without values cannot know.",
+        "",
+        "## Operations without a formula",
+        "",
+        ", ".join(f"`{op}`" for op in total["without_formula"]) or "None.",
+        "",
+    ]
+    for state in ("wrong", "refused"):
+        found = [f"- `{row['target']}`: {row['why']}" for row in rows if row["state"] == state]
+        lines += [f"## {state.capitalize()}: {len(found)}", "", *found, ""]
+    lines += [
+        "## Agree",
+        "",
+        "| target | FLOPs forward | holds for | engine |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['target']} | {row['formula'].replace('**', '^').replace('*', ' ')} "
+        f"| {row['valid']} | {row['engine']} |"
+        for row in rows
+        if row["state"] == "agree"
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", type=Path, help="also write the list as a Markdown page")
+    parser.add_argument("--only", default="", help="model types, separated by commas")
+    parser.add_argument("--rows", type=Path, help="keep what is done here, and go on from it")
+    parser.add_argument("--part", default="0/1", help="the i-th of n parts, as 0/2")
+    options = parser.parse_args()
+    wanted = set(filter(None, options.only.split(",")))
+    names = [f"hf:{kind}:{head}" for kind, head in pairs() if not wanted or kind in wanted]
+    names += [] if wanted else list(PRESETS)
+    part, parts = map(int, options.part.split("/"))
+    rows = survey(names[part::parts], options.rows)
+    total = summary(rows)
+    if options.write:
+        options.write.write_text(page(rows, total))
+    print(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main()

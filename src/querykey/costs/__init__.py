@@ -1,0 +1,16 @@
+"""What a torch model costs, as exact formulas in named sizes; nothing is computed.
+
+    report = cost(model, tokens("batch", "seq"))
+    report.flops.forward, report.flops.backward, report.params, report.saved_bytes
+    report.at(batch=8, seq=1024).flops.forward
+    report.order("flops.forward")
+    report.modules["layers.0"].flops.backward
+
+Two engines check each other: symbolic sizes that go through the model on tensors without values,
+and exact interpolation of counts at concrete sizes.
+"""
+
+from querykey.costs.inputs import CostError, array, images, tokens
+from querykey.costs.measure import cost
+
+__all__ = ["CostError", "array", "cost", "images", "tokens"]

@@ -1,0 +1,52 @@
+"""Where two costs cross as one size grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from querykey.costs.inputs import CostError
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`first` minus `second`, and the sizes at which it changes its sign."""
+
+    of: str
+    size: str
+    difference: sympy.Expr
+    crossings: tuple[sympy.Expr, ...]
+
+    def __str__(self) -> str:
+        if self.difference == 0:
+            return f"{self.of}: both cost the same at every size"
+        if not self.crossings:
+            return f"{self.of}: they do not cross; the first costs {self.difference} more"
+        at = ", ".join(f"{self.size} = {each}" for each in self.crossings)
+        return f"{self.of}: they cost the same at {at}; the first costs {self.difference} more"
+
+
+def crossings(first: Any, second: Any, size: str, of: str) -> Comparison:
+    """Solve first = second for one size, as positive numbers or as expressions in the others."""
+    if isinstance(first, str) or isinstance(second, str):
+        raise CostError(f"`{of}`: {first if isinstance(first, str) else second}")
+    difference = sympy.factor_terms(sympy.expand(sympy.sympify(first) - second))
+    symbol = sympy.Symbol(size)
+    positive = sympy.Symbol(size, positive=True)
+    others = {s: sympy.Symbol(s.name, positive=True) for s in difference.free_symbols}
+    solved = sympy.expand(difference).xreplace({**others, symbol: positive})
+    if not solved.is_polynomial(positive):
+        raise CostError(f"`{of}` is no polynomial in `{size}`, so it is not solved for it")
+    back = {new: old for old, new in others.items()}
+    roots = sympy.roots(solved, positive) if solved.has(positive) else {}
+    found = [r for r in roots if r.is_real is not False and r.is_positive is not False and r != 0]
+    shown = sorted((sympy.simplify(r).xreplace(back) for r in found), key=_numeric)
+    return Comparison(of, size, difference, tuple(shown))
+
+
+def _numeric(value: sympy.Expr) -> tuple[int, float, str]:
+    if value.is_number:
+        return 0, float(value), ""
+    return 1, 0.0, str(value)

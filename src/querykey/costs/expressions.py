@@ -1,0 +1,161 @@
+"""Sums of monomials as sympy expressions: written, folded, ordered, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from querykey.costs.inputs import CostError
+
+Sum = dict[Any, Any]
+
+
+def expression(total: Mapping[Any, Any], fixed: Mapping[str, int] | None = None) -> sympy.Expr:
+    """A sum as one expression, some sizes replaced by numbers."""
+    made = sympy.Add(*(monomial * factor for monomial, factor in total.items()))
+    if fixed:
+        made = sympy.expand(made.subs({sympy.Symbol(n): size for n, size in fixed.items()}))
+    return made
+
+
+def fold_sums(
+    own: Mapping[tuple[str, str], Sum], fold: Callable[[str], str]
+) -> dict[tuple[str, str], Sum]:
+    """The sums with the paths of modules folded."""
+    folded: dict[tuple[str, str], Sum] = {}
+    for (path, metric), total in own.items():
+        add_sum(folded.setdefault((fold(path), metric), {}), total)
+    return folded
+
+
+def add_sum(into: Sum, more: Mapping[Any, Any]) -> None:
+    """Add in place."""
+    for monomial, factor in more.items():
+        into[monomial] = into.get(monomial, 0) + factor
+
+
+@dataclass(frozen=True)
+class Order:
+    """The terms that no other term outgrows, when every size grows on its own."""
+
+    terms: tuple[sympy.Expr, ...]
+    given: tuple[tuple[str, str], ...] = ()
+    names: tuple[str, ...] = ()
+    exact: bool = True  # every leading coefficient is positive, so the order is a Theta too
+
+    @property
+    def theta(self) -> str:
+        """As Theta, which holds because no leading coefficient is negative."""
+        if not self.exact:
+            raise CostError("a leading coefficient is negative, so only the O is known")
+        return f"Theta({self._sum()}){self._where()}"
+
+    def __str__(self) -> str:
+        return f"O({self._sum()}){self._where()}"
+
+    __repr__ = __str__
+
+    def _sum(self) -> str:
+        return " + ".join(_words(term, self.names) for term in self.terms)
+
+    def _where(self) -> str:
+        said = ", ".join(f"{name} = {what}" for name, what in self.given)
+        return f" where {said}" if said else ""
+
+
+def order_of(
+    value: sympy.Expr, names: Sequence[str], given: Mapping[str, Any] | None = None
+) -> Order:
+    """The order of a sum of monomials, after the relations between sizes are put in."""
+    names = list(names)
+    value = sympy.sympify(value)
+    for name, relation in (given or {}).items():
+        value = _relate(value, name, relation, names)
+        if name not in names:
+            names.append(name)
+    if value == 0:
+        return Order((sympy.S.Zero,), _said(given), tuple(names))
+    powers: dict[tuple[Any, ...], Any] = {}
+    for term in sympy.Add.make_args(sympy.expand(value)):
+        key = tuple(_power(term, name) for name in names)
+        powers[key] = powers.get(key, 0) + term.as_coeff_Mul()[0]
+    leading = [p for p in powers if not any(_outgrows(q, p) for q in powers if q != p)]
+    leading.sort(key=lambda p: _rank(p))
+    symbols = [sympy.Symbol(name) for name in names]
+    terms = tuple(sympy.prod([s**e for s, e in zip(symbols, p, strict=True)]) for p in leading)
+    return Order(terms, _said(given), tuple(names), all(powers[p] > 0 for p in leading))
+
+
+def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sympy.Expr:
+    """Put `name = relation` in: a product of present sizes becomes `name`, else `name` goes."""
+    local = {each: sympy.Symbol(each) for each in names}
+    right = sympy.sympify(relation, locals=local)
+    left = sympy.Symbol(name)
+    factors = right.as_powers_dict()
+    symbols = right.free_symbols
+    for symbol in symbols:
+        if symbol.name not in names:
+            raise CostError(
+                f"`{name} = {relation}`: there is no size `{symbol}` (there are {', '.join(names)})"
+            )
+    if value.has(left) and (len(symbols) < 2 or not symbols <= value.free_symbols):
+        return sympy.expand(value.subs(left, right))
+    if not symbols or not all(f.is_Symbol for f in factors if not f.is_number):
+        raise CostError(f"`{name} = {relation}`: a relation gives a product of sizes, or a number")
+    total = sympy.S.Zero
+    for term in sympy.Add.make_args(sympy.expand(value)):
+        own = term.as_powers_dict()
+        times = min(own.get(f, 0) // p for f, p in factors.items() if f.is_Symbol)
+        total += term / right**times * left**times if times > 0 else term
+    return total
+
+
+def _power(term: sympy.Expr, name: str) -> Any:
+    """The power of a size in a term; floors and minima grow as what is in them."""
+    symbol = sympy.Symbol(name)
+    if not term.has(symbol):
+        return sympy.S.Zero
+    return sum((e * _growth(b, symbol) for b, e in term.as_powers_dict().items()), sympy.S.Zero)
+
+
+def _growth(base: sympy.Expr, symbol: sympy.Symbol) -> Any:
+    if base == symbol:
+        return sympy.S.One
+    if not base.has(symbol):
+        return sympy.S.Zero
+    if isinstance(base, sympy.floor | sympy.ceiling):
+        return max(_power(t, symbol.name) for t in sympy.Add.make_args(base.args[0].expand()))
+    if isinstance(base, sympy.Max):
+        return max(_power(each, symbol.name) for each in base.args)
+    if isinstance(base, sympy.Min):
+        return min(_power(each, symbol.name) for each in base.args)
+    if isinstance(base, sympy.Add):
+        return max(_power(each, symbol.name) for each in base.args)
+    return sympy.S.One if not isinstance(base, sympy.Mod) else sympy.S.Zero
+
+
+def _outgrows(bigger: tuple[Any, ...], smaller: tuple[Any, ...]) -> bool:
+    return all(a >= b for a, b in zip(bigger, smaller, strict=True))
+
+
+def _rank(powers: tuple[Any, ...]) -> Any:
+    """Few sizes first, then high powers, of the later sizes before the earlier ones."""
+    highest = max(powers, default=0)
+    place = max((i for i, p in enumerate(powers) if p == highest), default=0)
+    return sum(p != 0 for p in powers), -highest, -place, tuple(-p for p in powers)
+
+
+def _words(term: sympy.Expr, names: Sequence[str]) -> str:
+    found = []
+    for name in names:
+        power = _power(term, name)
+        if power != 0:
+            found.append(name if power == 1 else f"{name}^{power}")
+    return " ".join(found) or ("0" if term == 0 else "1")
+
+
+def _said(given: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(relation)) for name, relation in (given or {}).items())

@@ -1,0 +1,289 @@
+"""What one call of an operation costs: a table from the operation to a formula in its shapes.
+
+`PRODUCTS` are matrix products, a multiply-add being 2. `WORK` is pointwise work: an elementwise
+function is 1 per element of its output whatever the function, a reduction 1 per element of its
+input, and the compound operations are written out. `MOVES` is what moves or makes data without
+arithmetic. An operation in none of them, and of no kind that torch itself names, has no formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Size = Any  # an int, or a sympy expression
+
+
+class Shape(tuple[Size, ...]):
+    """The shape of a tensor, told apart from a list of numbers."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operation, reduced to what its cost depends on."""
+
+    op: str  # such as aten.mm
+    args: tuple[Any, ...]  # a Shape per tensor; constants as they are
+    outs: tuple[Shape, ...]
+    floating: bool  # some operand or result is not whole numbers
+    kind: str = ""  # pointwise or reduction, where torch says so
+
+
+def products(call: Call) -> Size:
+    """FLOPs in matrix products."""
+    formula = PRODUCTS.get(call.op)
+    return formula(call) if formula else 0
+
+
+def pointwise(call: Call) -> Size:
+    """FLOPs outside matrix products."""
+    if not call.floating:
+        return 0
+    formula = WORK.get(call.op)
+    if formula:
+        return formula(call)
+    if call.kind == "pointwise":
+        return PER_ELEMENT.get(call.op, 1) * count(call.outs[0]) if call.outs else 0
+    return count(first(call)) if call.kind == "reduction" else 0
+
+
+def count(shape: Shape) -> Size:
+    """Elements of a tensor."""
+    return math.prod(shape)
+
+
+def first(call: Call) -> Shape:
+    """The shape of the first operand."""
+    return next((each for each in _flat(call.args) if isinstance(each, Shape)), Shape())
+
+
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    found = []
+    for each in args:
+        nested = isinstance(each, tuple) and not isinstance(each, Shape)
+        found += _flat(each) if nested else [each]
+    return found
+
+
+def _product(place: int = 0) -> Callable[[Call], Size]:
+    """Every element of the result is a sum over the last axis of the left operand."""
+    return lambda call: 2 * count(call.outs[0]) * call.args[place][-1]
+
+
+def _grouped(call: Call) -> Size:
+    """Rows (or columns) in groups, a matrix for each: offsets say where groups begin."""
+    a, b = call.args[0], call.args[1]
+    if len(a) == 2 and len(b) == 2:  # both sides are grouped along what is summed over
+        return 2 * a[0] * a[1] * b[1]
+    return 2 * count(call.outs[0]) * (a[-1] if len(a) == 3 or len(b) == 3 else 1)
+
+
+def _grouped_weight(call: Call) -> Size:
+    """The same with a weight that may be stored as (groups, in, out) or (groups, out, in)."""
+    return 2 * count(call.args[0]) * call.outs[0][-1]
+
+
+def _convolution(call: Call) -> Size:
+    x, weight = call.args[0], call.args[1]
+    places = x if call.args[6] else call.outs[0]
+    return 2 * count(places) * count(Shape(weight[1:]))
+
+
+def _convolution_backward(call: Call) -> Size:
+    gradient, x, weight, mask = call.args[0], call.args[1], call.args[2], call.args[10]
+    places = x if call.args[7] else gradient
+    return 2 * count(places) * count(Shape(weight[1:])) * (bool(mask[0]) + bool(mask[1]))
+
+
+def scores(q: Shape, k: Shape) -> Size:
+    """Pairs of a query and a key, over every batch and head of the queries."""
+    return count(Shape(q[:-1])) * k[-2]
+
+
+def _fused(call: Call) -> Size:
+    q, k, v = call.args[:3]
+    return 2 * scores(q, k) * (q[-1] + v[-1])
+
+
+def _fused_backward(call: Call) -> Size:
+    q, k, v = call.args[-3:] if call.op == FUSED_BACKWARD else call.args[1:4]
+    # Scores again; then the gradients of q and k, and of the weights and v.
+    return 2 * scores(q, k) * (3 * q[-1] + 2 * v[-1])
+
+
+FUSED, FUSED_BACKWARD = "querykey.fused_attention", "querykey.fused_attention_backward"
+
+PRODUCTS: dict[str, Callable[[Call], Size]] = {
+    "aten.mm": _product(),
+    "aten.bmm": _product(),
+    "aten.mv": _product(),
+    "aten.dot": lambda call: 2 * call.args[0][0],
+    "aten.vdot": lambda call: 2 * call.args[0][0],
+    "aten.addmm": _product(1),
+    "aten._addmm_activation": _product(1),
+    "aten.addmv": _product(1),
+    "aten.baddbmm": _product(1),
+    "aten.addbmm": lambda call: 2 * count(call.args[1]) * call.args[2][-1],
+    "aten._int_mm": _product(),
+    "aten._scaled_mm": _product(),
+    "aten._grouped_mm": _grouped,
+    "transformers.grouped_mm_fallback": _grouped_weight,
+    "aten.convolution": _convolution,
+    "aten._convolution": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+    FUSED: _fused,
+    FUSED_BACKWARD: _fused_backward,
+    "aten._scaled_dot_product_flash_attention": _fused,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _fused,
+    "aten._scaled_dot_product_efficient_attention": _fused,
+    "aten._scaled_dot_product_cudnn_attention": _fused,
+    "aten._scaled_dot_product_flash_attention_backward": _fused_backward,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _fused_backward,
+    "aten._scaled_dot_product_efficient_attention_backward": _fused_backward,
+    "aten._scaled_dot_product_cudnn_attention_backward": _fused_backward,
+}
+
+
+def _per_input(times: int, place: int = 0) -> Callable[[Call], Size]:
+    return lambda call: times * count([a for a in call.args if isinstance(a, Shape)][place])
+
+
+def _per_output(times: int) -> Callable[[Call], Size]:
+    return lambda call: times * count(call.outs[0])
+
+
+def _bias(call: Call) -> Size:
+    return count(call.outs[0]) if isinstance(call.args[2], Shape) else 0
+
+
+def _norm(plain: int, weight: int) -> Callable[[Call], Size]:
+    """`plain` per element, one more for a weight and one more for a bias."""
+
+    def work(call: Call) -> Size:
+        affine = sum(isinstance(each, Shape) for each in call.args[weight : weight + 2])
+        return (plain + affine) * count(first(call))
+
+    return work
+
+
+def _pool(call: Call) -> Size:
+    window = call.args[1] or (1,)
+    return count(call.outs[0]) * math.prod(window)
+
+
+UNTAGGED = (
+    "softplus_backward floor_divide floor_divide_ threshold_backward hardtanh_backward prelu "
+    "_prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward "
+    "leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_ "
+    "sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise softshrink_backward"
+).split()
+
+
+def _fused_softmax(call: Call) -> Size:
+    return 6 * scores(call.args[0], call.args[1])  # scale, and the softmax below
+
+
+WORK: dict[str, Callable[[Call], Size]] = {
+    # max, subtract, exp, sum, divide (or subtract the log)
+    "aten._softmax": _per_output(5),
+    "aten._safe_softmax": _per_output(5),
+    "aten._log_softmax": _per_output(5),
+    "aten.logsumexp": _per_input(4),
+    "aten._softmax_backward_data": _per_output(4),
+    "aten._log_softmax_backward_data": _per_output(4),
+    FUSED: _fused_softmax,
+    FUSED_BACKWARD: lambda call: 7 * scores(call.args[-3], call.args[-2]),
+    # mean, variance (3), subtract, divide
+    "aten.native_layer_norm": _norm(6, 2),
+    "aten.native_group_norm": _norm(6, 1),
+    "aten.native_batch_norm": _norm(6, 1),
+    "aten._native_batch_norm_legit": _norm(6, 1),
+    "aten._batch_norm_with_update": _norm(6, 1),
+    "aten._batch_norm_no_update": _norm(2, 1),
+    "aten.cudnn_batch_norm": _norm(6, 1),
+    "aten._fused_rms_norm": _norm(3, 2),
+    "aten.native_layer_norm_backward": _per_input(11),
+    "aten.native_group_norm_backward": _per_input(11),
+    "aten.native_batch_norm_backward": _per_input(11),
+    "aten.batch_norm_backward": _per_input(11),
+    "aten._fused_rms_norm_backward": _per_input(8),
+    "aten.mean": lambda call: count(first(call)) + count(call.outs[0]),
+    "aten.var": _per_input(4),
+    "aten.std": _per_input(4),
+    "aten.var_mean": _per_input(4),
+    "aten.std_mean": _per_input(4),
+    "aten.linalg_vector_norm": _per_input(2),
+    "aten.norm": _per_input(2),
+    "aten.cumsum": _per_output(1),
+    "aten.cumprod": _per_output(1),
+    "aten.cummax": _per_output(1),
+    "aten.logcumsumexp": _per_output(4),
+    "aten.addmm": _per_output(1),
+    "aten._addmm_activation": _per_output(2),
+    "aten.baddbmm": _per_output(1),
+    "aten.addmv": _per_output(1),
+    "aten.convolution": _bias,
+    "aten.convolution_backward": lambda call: count(call.args[0]) if call.args[10][2] else 0,
+    "aten.embedding_dense_backward": _per_input(1),
+    "aten.index_add": _per_input(1, 2),
+    "aten.index_add_": _per_input(1, 2),
+    "aten.scatter_add": _per_input(1, 2),
+    "aten.scatter_add_": _per_input(1, 2),
+    "aten.scatter_reduce": _per_input(1, 2),
+    "aten.native_dropout": _per_output(2),
+    "aten.native_dropout_backward": _per_output(2),
+    "aten.avg_pool1d": _pool,
+    "aten.avg_pool2d": _pool,
+    "aten.avg_pool3d": _pool,
+    "aten.max_pool2d_with_indices": _pool,
+    "aten.max_pool3d_with_indices": _pool,
+    "aten.avg_pool2d_backward": _per_input(1, 1),
+    "aten.max_pool2d_with_indices_backward": _per_input(1),
+    "aten._adaptive_avg_pool2d": _per_input(1),
+    "aten._adaptive_avg_pool2d_backward": _per_output(1),
+    "aten.adaptive_max_pool2d": _per_input(1),
+    "aten.nll_loss_forward": _per_input(1, 1),
+    "aten.nll_loss_backward": _per_input(1, 2),
+    "aten.nll_loss2d_forward": _per_input(1, 1),
+    "aten.nll_loss2d_backward": _per_input(1, 2),
+    "aten.glu": _per_output(2),
+    "aten.glu_backward": _per_output(4),
+    "aten._cdist_forward": lambda call: 3 * count(call.outs[0]) * call.args[0][-1],
+    # elementwise, though torch does not tag them so
+    **{f"aten.{name}": _per_output(1) for name in UNTAGGED},
+}
+
+PER_ELEMENT = {
+    "aten.clone": 0, "aten._to_copy": 0, "aten.copy": 0, "aten.copy_": 0, "aten.fill": 0,
+    "aten.fill_": 0, "aten.addcmul": 3, "aten.addcmul_": 3, "aten.addcdiv": 3, "aten.addcdiv_": 3,
+    "aten.lerp": 3,
+}  # fmt: skip
+
+# Data made, copied, compared or picked, and random draws: no arithmetic on floats.
+MOVES = frozenset(
+    f"aten.{name}"
+    for name in """
+    _to_copy alias arange argsort bernoulli bernoulli_ bincount bucketize cat clone constant_pad_nd
+    copy copy_ detach detach_ diag_embed diagonal_backward embedding empty empty_like empty_strided
+    empty_permuted
+    equal expand_copy eye fill fill_ flip full full_like gather histc index index_copy index_copy_
+    index_fill index_fill_ index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put
+    index_select is_same_size isin item kthvalue lift lift_fresh lift_fresh_copy linspace
+    _local_scalar_dense logspace masked_scatter masked_scatter_ masked_select
+    masked_scatter_backward max_unpool2d multinomial new_empty new_empty_strided new_full new_ones
+    new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like permute_copy rand
+    rand_like randint randint_like randn randn_like random random_ randperm
+    reflection_pad1d reflection_pad2d repeat
+    replication_pad1d replication_pad2d repeat_interleave resize_ roll rot90 scalar_tensor scatter
+    scatter_ searchsorted select_backward select_scatter set_ slice_backward slice_scatter sort
+    split_with_sizes_copy unsafe_split unsafe_split_with_sizes unsafe_chunk stack sym_numel sym_size sym_stride sym_storage_offset
+    sym_is_contiguous topk tril tril_ tril_indices triu triu_ triu_indices unfold_backward
+    uniform uniform_ unique2 _unique2 unique_consecutive unique_dim unsqueeze_ squeeze_ t_
+    transpose_ _reshape_alias _unsafe_view view_copy zero zero_ zeros zeros_like
+    value_selecting_reduction_backward _resize_output_ as_strided_ as_strided_scatter view_as_real
+    _assert_async _assert_scalar _functional_assert_async complex real imag view_as_complex
+    exponential_ geometric_ cauchy_ log_normal_
+    """.split()
+)

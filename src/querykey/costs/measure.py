@@ -1,0 +1,227 @@
+"""`cost`: the formulas of a model, by two engines that check each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from querykey.costs.inputs import CostError, Inputs
+from querykey.costs.valid import Valid
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from querykey.costs.engines import Formulas
+    from querykey.costs.passes import Formula, Options
+    from querykey.costs.report import Report
+    from querykey.costs.subject import Subject
+
+ENGINES = ("auto", "symbolic", "interpolation", "both")
+QUICK = 3000  # a pass with fewer operations is checked at more points
+ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
+FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
+
+
+def cost(
+    model: nn.Module | Callable[..., nn.Module],
+    inputs: Any,
+    *,
+    backward: bool = True,
+    attention: str = "flash",
+    phase: str = "train",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    engine: str = "auto",
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    near: Mapping[str, int] | None = None,
+    formulas: Mapping[str, Formula] | None = None,
+) -> Report:
+    """Return what a torch model costs, as exact formulas in named sizes.
+
+    `model` is a module (it is left as it is), or a builder: a callable that takes sizes by name
+    and returns a module, for formulas in widths and numbers of layers. `inputs` is one value, a
+    tuple or a dict of `tokens(...)`, `array(...)`, `images(...)`, or tensors. The loss is the sum
+    of the first floating output unless `loss(output)` is given. `attention` says how
+    scaled_dot_product_attention runs: "flash" fused, "math" as the products it is made of.
+
+    `engine` "auto" takes symbolic sizes and counts at concrete ones to check them, or interpolates
+    where symbols do not get through; "both" derives everything twice. `near` says around which
+    sizes the formula shall hold, where a model branches on them. `sizes` says which numbers a
+    builder takes: {"width": 12} for multiples of 12, or a list. `formulas` gives the FLOPs of
+    operations that have none here, by name: {"mylib.op": lambda shapes, out_shapes: ...}.
+    """
+    from querykey.costs.attention import ATTENTION
+    from querykey.costs.passes import Options
+    from querykey.costs.report import make_report
+    from querykey.costs.subject import Subject
+
+    _one_of("attention", attention, ATTENTION)
+    _one_of("engine", engine, ENGINES)
+    _one_of("phase", phase, ("train",))
+    subject = Subject(model, Inputs.of(inputs), sizes or {}, near or {})
+    how = Options(backward, attention, loss, dict(formulas or {}))
+    found = _interpolate(subject, how) if subject.hyper else _derive(subject, how, engine)
+    return make_report(subject, found, how)
+
+
+def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
+    """Formulas for one model, whose sizes are those of its inputs."""
+    from querykey.costs.engines import Refused, interpolated, symbolic
+
+    if engine == "interpolation":
+        return _interpolated(subject, how)
+    try:
+        found = symbolic(subject, how)
+    except Refused as refusal:
+        if engine != "auto":
+            raise
+        found = _interpolated(subject, how)
+        found.notes.insert(0, f"{refusal}, so the formula was interpolated")
+        return found
+    if engine == "both":
+        _compare(subject, found, interpolated(subject, how))
+        found.notes.append("both engines agree term for term")
+    elif engine == "auto":
+        _check(subject, how, found)
+    return found
+
+
+def _interpolate(subject: Subject, how: Options) -> Formulas:
+    """Formulas in a builder's sizes, with symbolic sizes of the inputs as a check at one choice."""
+    from querykey.costs.engines import Refused, interpolated, symbolic
+
+    found = _interpolated(subject, how)
+    try:
+        other = symbolic(subject, how)
+    except Refused as refusal:
+        found.notes.append(f"not checked with symbols: {refusal}")
+        return found
+    fixed = {name: subject.base()[name] for name in subject.hyper}
+    _compare(subject, other, found, fixed)
+    found.valid = found.valid.also(other.valid)
+    found.notes.append("symbolic sizes of the inputs agree term for term at one choice of the rest")
+    return found
+
+
+def _interpolated(subject: Subject, how: Options) -> Formulas:
+    """Interpolate where the counts are one polynomial, and see how far it holds."""
+    from querykey.costs.engines import Refused, interpolated
+
+    refusals = []
+    for start in (None, *ELSEWHERE):
+        if start is not None:
+            subject.move(start)
+        try:
+            found = interpolated(subject, how)
+        except Refused as refusal:
+            refusals.append(refusal)
+            if not subject.movable:
+                break
+            continue
+        except CostError as error:
+            raise (refusals or [error])[0] from None
+        if start is None:
+            _check_at_one(subject, how, found)
+        else:
+            least = {name: min(subject.values[name]) for name in subject.movable}
+            found.valid = found.valid.also(Valid.least(least))
+        _check_far(subject, how, found)
+        return found
+    raise refusals[0]
+
+
+def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
+    """A polynomial that fits small sizes may be one piece of many: try larger ones."""
+    from querykey.costs.engines import Counter, difference
+
+    counter, named = Counter(subject, how), subject.movable[1:] or subject.movable
+    top = max((max(subject.values[name]) for name in named), default=0)
+    # Where values are needed the model really runs, so the far point is nearer.
+    for far in (size for size in (FAR[1:] if found.runs else FAR) if size > top):
+        point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
+        try:
+            wrong = difference(subject, found, counter(point), point)
+        except CostError:  # too long for the model
+            continue
+        if not wrong:
+            found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
+            if far != FAR[0] and not found.runs:
+                found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
+            return
+    most = {name: max(subject.values[name]) for name in named}
+    found.valid = found.valid.also(Valid.most(most))
+
+
+def _check(subject: Subject, how: Options, found: Formulas) -> None:
+    """Count at concrete sizes, away from those of the symbolic pass, and compare everything."""
+    from querykey.costs.engines import Counter, difference
+
+    counter = Counter(subject, how)
+    points = _points(subject, found)
+    for point in points:
+        wrong = difference(subject, found, counter(point), point)
+        if wrong:
+            raise CostError(f"the two engines disagree: {wrong}; please report this model")
+    if subject.names:
+        found.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
+        if found.calls < QUICK:
+            _check_at_one(subject, how, found)
+
+
+def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:
+    """Concrete sizes at which the formula holds by its own word."""
+    base = subject.base()
+    shifts = [(8, 3), (-2, 1)] if found.calls < QUICK else [(2, 1)]
+    points = []
+    for shift, step in shifts:
+        point = {n: max(2, s + shift + step * i) for i, (n, s) in enumerate(base.items())}
+        while found.valid.broken(point) and point != base:
+            point = {n: (s + base[n]) // 2 if s > base[n] else base[n] for n, s in point.items()}
+        points.append(point)
+    return points[: 1 if not subject.names else None]
+
+
+def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
+    """Say from which size on the formula holds: at 1, copies and broadcasts can disappear."""
+    from querykey.costs.engines import Counter, difference
+
+    named = [name for name in subject.names if name not in subject.hyper]
+    point = {**subject.base(), **{name: 1 for name in named}}
+    if not named or found.valid.broken(point):
+        return
+    try:
+        counts = Counter(subject, how)(point)
+    except CostError:
+        found.notes.append("it does not run where every size is 1")
+        return
+    wrong = difference(subject, found, counts, point)
+    if wrong and any(word in wrong for word in ("(forward", "(backward")):
+        found.valid = found.valid.also(Valid.least({name: 2 for name in named}))
+    elif wrong:
+        found.notes.append(f"sizes of 1 cost a little less: {wrong}")
+
+
+def _compare(
+    subject: Subject, first: Formulas, second: Formulas, fixed: Mapping[str, int] | None = None
+) -> None:
+    """Refuse to choose between formulas that differ; `fixed` sizes are put into the second."""
+    from querykey.costs.expressions import expression, fold_sums
+
+    left, right = fold_sums(first.own, subject.fold), dict(second.own)
+    for key in {**left, **right}:
+        a, b = expression(left.get(key, {})), expression(right.get(key, {}), fixed)
+        if (a - b).expand() != 0:
+            path, metric = key
+            raise CostError(
+                f"the two engines disagree about {metric} of `{path or 'the whole'}`: {a} with "
+                f"symbols, {b} by interpolation; please report this model"
+            )
+
+
+def _one_of(what: str, given: str, known: Sequence[str]) -> None:
+    from querykey.targets.target import suggest
+
+    if given not in known:
+        later = " (other phases come later)" if what == "phase" else ""
+        hint = suggest(str(given), known)
+        raise CostError(f"{what} is one of {', '.join(known)}{later}, not `{given}`{hint}")

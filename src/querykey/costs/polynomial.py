@@ -1,0 +1,223 @@
+"""Exact interpolation: a polynomial in several sizes from whole numbers counted at some of them.
+
+The sizes are taken one after the other. What is known of the first ones (which monomials occur)
+says how many points the next one needs, so that few points are evaluated where few monomials occur.
+Every point beyond those that the coefficients need is held out, and must come out exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+Point = tuple[int, ...]
+Powers = tuple[int, ...]
+Values = Mapping[Hashable, int]
+
+CONFIRMATIONS = 2  # points beyond the degree at which one size must already be predicted
+
+
+class NotPolynomial(ValueError):
+    """The counts are no polynomial in a size over the values tried."""
+
+    def __init__(self, name: str, values: Sequence[int], why: str):
+        super().__init__(f"{why} in `{name}` over {min(values)} to {max(values)}")
+        self.name = name
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients per counted thing, over shared monomials, and how well they are founded."""
+
+    powers: list[Powers]
+    coefficients: dict[Hashable, list[Fraction]]
+    evaluated: int
+    held_out: int
+
+
+class Fitter:
+    """Evaluates points once each, and finds the polynomial they lie on."""
+
+    def __init__(
+        self,
+        evaluate: Callable[[Mapping[str, int]], Values],
+        names: Sequence[str],
+        values: Mapping[str, Sequence[int]],
+    ):
+        self.evaluate, self.names = evaluate, list(names)
+        self.values = [list(values[name]) for name in names]
+        self.seen: dict[Point, Values] = {}
+        self._random = random.Random(0)
+
+    def fit(self) -> Fit:
+        """The polynomial, or NotPolynomial with the size that spoils it."""
+        for start in (0, 2):
+            powers: list[Powers] = [tuple(0 for _ in self.names)]
+            for place in range(len(self.names)):
+                powers = self._extend(powers, place)
+            fit = self._solve(powers)
+            if fit is not None:
+                return fit
+            # Terms may cancel at one place: begin once more at another.
+            self.values = [[*values[start + 2 :], *values[: start + 2]] for values in self.values]
+        where = self.names[-1]
+        raise NotPolynomial(where, sorted(self.values[-1]), "held-out counts lie on no polynomial")
+
+    def at(self, point: Point) -> Values:
+        """The counts at a point."""
+        if point not in self.seen:
+            self.seen[point] = self.evaluate(dict(zip(self.names, point, strict=True)))
+        return self.seen[point]
+
+    def _base(self) -> Point:
+        return tuple(values[0] for values in self.values)
+
+    def _print(self, point: Point) -> int:
+        """All counts in one number, with weights that no cancellation will meet."""
+        return sum(n * (1 + zlib.crc32(repr(k).encode())) for k, n in self.at(point).items())
+
+    def _extend(self, known: list[Powers], place: int) -> list[Powers]:
+        """The monomials in the sizes up to `place`, from those in the sizes before it."""
+        shift, degree = self._degree(place)
+        rows = self._points(known, place)
+        slices = []
+        for value in self.values[place][: degree + 1]:
+            prints = [Fraction(self._print(_put(row, place, value))) for row in rows]
+            solved = solve([[_monomial(p, row) for p in known] for row in rows], [prints])[0]
+            slices.append([c * Fraction(value) ** shift for c in solved])
+        found = []
+        for index, powers in enumerate(known):
+            line = [each[index] for each in slices]
+            for power, c in enumerate(_newton(self.values[place][: degree + 1], line)):
+                if c != 0:
+                    found.append(_put(powers, place, power - shift))
+        return found or [tuple(0 for _ in self.names)]
+
+    def _degree(self, place: int) -> tuple[int, int]:
+        """(shift, degree): value^shift times the counts has this degree in one size."""
+        values, base = self.values[place], self._base()
+        reached: list[int] = []
+        for value in values:
+            reached.append(self._print(_put(base, place, value)))
+            for shift in (0, 1):  # the second for costs with the size below the line
+                line = [Fraction(n) * v**shift for n, v in zip(reached, values, strict=False)]
+                differences = _differences(values[: len(line)], line)
+                degree = max((i for i, d in enumerate(differences) if d != 0), default=0)
+                if len(line) - 1 - degree >= CONFIRMATIONS + shift:
+                    return shift, degree
+        raise NotPolynomial(self.names[place], values, "the counts are no polynomial")
+
+    def _points(self, known: list[Powers], place: int) -> list[Point]:
+        """Points in the sizes before `place` at which the known monomials are independent."""
+        base, rows, matrix = self._base(), [], []
+        grids = [self.values[i] for i in range(place)]
+        for head in self._candidates(grids):
+            point = (*head, *base[place:])
+            row = [_monomial(powers, point) for powers in known]
+            if _rank([*matrix, row]) > len(matrix):
+                rows.append(point)
+                matrix.append(row)
+            if len(rows) == len(known):
+                return rows
+        name = self.names[max(place - 1, 0)]
+        raise NotPolynomial(name, self.values[max(place - 1, 0)], "too few sizes for the degree")
+
+    def _candidates(self, grids: list[list[int]]) -> list[Point]:
+        """Points to choose from: those already evaluated, then a shuffled grid."""
+        old = [p[: len(grids)] for p in self.seen]
+        total = list(itertools.islice(itertools.product(*(g[:6] for g in grids)), 4096))
+        self._random.shuffle(total)
+        return [*dict.fromkeys([*old, *total])]
+
+    def _solve(self, powers: list[Powers]) -> Fit | None:
+        """Coefficients for everything counted, or None where a held-out point is missed."""
+        if self.names:
+            self.at(tuple(max(values) for values in self.values))
+            self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
+        points = list(self.seen)
+        matrix, chosen = [], []
+        for point in points:
+            row = [_monomial(p, point) for p in powers]
+            if len(chosen) < len(powers) and _rank([*matrix, row]) > len(matrix):
+                matrix.append(row)
+                chosen.append(point)
+        keys = list(dict.fromkeys(key for values in self.seen.values() for key in values))
+        right = [[Fraction(self.seen[point].get(key, 0)) for point in chosen] for key in keys]
+        solved = dict(zip(keys, solve(matrix, right), strict=True))
+        for point in points:
+            row = [_monomial(p, point) for p in powers]
+            for key, coefficients in solved.items():
+                got = sum(c * m for c, m in zip(coefficients, row, strict=True))
+                if got != self.seen[point].get(key, 0):
+                    return None
+        return Fit(powers, solved, len(points), len(points) - len(chosen))
+
+
+def solve(matrix: list[list[Fraction]], right: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Solve the square system for several right sides, exactly."""
+    size = len(matrix)
+    rows = [[*row, *(side[i] for side in right)] for i, row in enumerate(matrix)]
+    for column in range(size):
+        pivot = next(i for i in range(column, size) if rows[i][column] != 0)
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = rows[column][column]
+        rows[column] = [x / head for x in rows[column]]
+        for i in range(size):
+            if i != column and rows[i][column] != 0:
+                factor = rows[i][column]
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[column], strict=True)]
+    return [[rows[i][size + j] for i in range(size)] for j in range(len(right))]
+
+
+def _rank(matrix: list[list[Fraction]]) -> int:
+    rows, rank = [list(row) for row in matrix], 0
+    for column in range(len(rows[0]) if rows else 0):
+        pivot = next((i for i in range(rank, len(rows)) if rows[i][column] != 0), None)
+        if pivot is None:
+            continue
+        rows[rank], rows[pivot] = rows[pivot], rows[rank]
+        for i in range(rank + 1, len(rows)):
+            factor = rows[i][column] / rows[rank][column]
+            if factor:
+                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[rank], strict=True)]
+        rank += 1
+    return rank
+
+
+def _put(point: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
+    return (*point[:place], value, *point[place + 1 :])
+
+
+def _monomial(powers: Powers, point: Point) -> Fraction:
+    result = Fraction(1)
+    for power, value in zip(powers, point, strict=True):
+        result *= Fraction(value) ** power
+    return result
+
+
+def _differences(xs: Sequence[int], ys: Sequence[Fraction]) -> list[Fraction]:
+    """Newton's divided differences: the last that is not 0 is the degree."""
+    table, found = list(ys), [ys[0]]
+    for order in range(1, len(xs)):
+        table = [(table[i + 1] - table[i]) / (xs[i + order] - xs[i]) for i in range(len(table) - 1)]
+        found.append(table[0])
+    return found
+
+
+def _newton(xs: Sequence[int], ys: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients by power of the polynomial through the points."""
+    result: list[Any] = [Fraction(0)] * len(xs)
+    basis = [Fraction(1)]
+    for i, difference in enumerate(_differences(xs, ys)):
+        for power, c in enumerate(basis):
+            result[power] += difference * c
+        basis = [
+            (basis[p - 1] if p > 0 else 0) - (xs[i] * basis[p] if p < len(basis) else 0)
+            for p in range(len(basis) + 1)
+        ]
+    return result

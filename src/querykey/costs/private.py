@@ -1,0 +1,149 @@
+"""Every name of torch that is not public and that this room needs, in one place.
+
+`TorchDispatchMode`, `next_node` and `running_node` serve both engines. The rest makes symbolic
+shapes; where a torch cannot load it, `symbolic_shapes()` is None and interpolation serves alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+
+def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    quotient = sympy.expand(a / b)
+    if quotient.could_extract_minus_sign():
+        return -sympy.ceiling(-quotient)
+    return sympy.floor(quotient)
+
+
+def _mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return a - b * _floor(a, b)  # so that padding to a multiple becomes a ceiling
+
+
+PLAIN = {
+    "FloorDiv": _floor,
+    "CleanDiv": lambda a, b: a / b,
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloatTrueDiv": lambda a, b: a / b,
+    "Mod": _mod,
+    "PythonMod": _mod,
+    "ModularIndexing": lambda a, b, c: _mod(_floor(a, b), c),
+    "Max": sympy.Max,
+    "Min": sympy.Min,
+    "PowByNatural": sympy.Pow,
+    "CeilToInt": sympy.ceiling,
+    "FloorToInt": sympy.floor,
+    "ToFloat": lambda a: a,
+    "TruncToInt": sympy.floor,  # sizes are positive, where both agree
+    "Identity": lambda a: a,
+}
+
+
+def next_node() -> int:
+    """The sequence number that the next node of this thread's autograd graph will get."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def running_node() -> int | None:
+    """The sequence number of the node whose backward runs now."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The same for every tensor that views the same memory, real or fake."""
+    return tensor.untyped_storage()._cdata
+
+
+def size_of(size: Any) -> Any:
+    """A size as an int, or as the sympy expression behind a symbolic one."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def static_shapes() -> AbstractContextManager[Any]:
+    """A mode in which tensors have concrete shapes and no values; real ones where it is absent."""
+    found = symbolic_shapes()
+    if found is None:
+        return nullcontext()
+    return found["FakeTensorMode"](allow_non_fake_inputs=True)
+
+
+def fake(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A valueless copy of a tensor within the mode, its shape fixed."""
+    if isinstance(mode, nullcontext):
+        return tensor.to(device)
+    if tensor.device.type != device:
+        tensor = tensor.to("meta")
+        return mode.from_tensor(tensor, static_shapes=True).to(device)
+    return mode.from_tensor(tensor, static_shapes=True)
+
+
+@cache
+def symbolic_shapes() -> dict[str, Any] | None:
+    """The parts of torch that carry symbolic shapes, or None where this torch lacks them."""
+    try:
+        from torch._dynamo.source import ConstantSource
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import (
+            DimDynamic,
+            GuardOnDataDependentSymNode,
+            ShapeEnv,
+        )
+    except ImportError:
+        return None
+    return {
+        "ConstantSource": ConstantSource,
+        "FakeTensorMode": FakeTensorMode,
+        "DimDynamic": DimDynamic,
+        "ShapeEnv": ShapeEnv,
+        "DataDependent": GuardOnDataDependentSymNode,
+    }
+
+
+class Symbols:
+    """Named sizes as torch's symbolic integers, and what torch concluded about them."""
+
+    def __init__(self, hints: dict[str, int]):
+        parts = symbolic_shapes()
+        assert parts is not None
+        self.environment: Any = parts["ShapeEnv"](duck_shape=False)
+        self.mode: Any = parts["FakeTensorMode"](
+            shape_env=self.environment, allow_non_fake_inputs=True
+        )
+        self.sizes: dict[str, Any] = {}
+        self.names: dict[sympy.Symbol, sympy.Symbol] = {}
+        for name, hint in hints.items():
+            source = parts["ConstantSource"](f"size_{name}")
+            symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
+            self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
+            self.names[symbol] = sympy.Symbol(name)
+
+    def baked(self) -> dict[str, Any]:
+        """The sizes that the model turned into a number (or into one another), by name."""
+        return {
+            self.names[symbol].name: self.plain(value)
+            for symbol, value in self.environment.replacements.items()
+            if symbol in self.names
+        }
+
+    def guards(self) -> list[sympy.Basic]:
+        """What must hold of the sizes for the run to be the same, in the user's names."""
+        return [self.plain(guard.expr) for guard in self.environment.guards]
+
+    def plain(self, expression: Any) -> Any:
+        """An expression in the user's names and in sympy's own functions."""
+        if isinstance(expression, int):
+            return sympy.Integer(expression)
+        found = expression.xreplace(self.names)
+        if any(type(f).__module__ != "sympy" for f in found.atoms(sympy.Function)):
+            found = found.replace(
+                lambda e: type(e).__module__.startswith("torch"),
+                lambda e: PLAIN.get(type(e).__name__, e.func)(*e.args),
+            )
+        return found

@@ -1,0 +1,239 @@
+"""What a model costs: formulas in named sizes, in total and per module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from querykey.costs.compare import Comparison, crossings
+from querykey.costs.expressions import Order, Sum, add_sum, expression, order_of
+from querykey.costs.inputs import CostError
+from querykey.costs.valid import Valid
+
+if TYPE_CHECKING:
+    from querykey.costs.engines import Formulas
+    from querykey.costs.passes import Options
+    from querykey.costs.subject import Subject
+
+
+class NotComputed(str):
+    """Stands where a value will be, and says that it is not computed yet."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs, a multiply-add being 2: matrix products, and pointwise work apart."""
+
+    forward: Any
+    backward: Any
+    pointwise: Any  # of the forward pass
+    pointwise_backward: Any
+    visible: Any  # of `forward`, without the pairs that a causal flag hides
+    recomputed: Any  # of `backward`, what fused attention computes a second time
+
+
+@dataclass(frozen=True)
+class ModuleCost:
+    """What one module costs, its children included."""
+
+    flops: Flops
+    params: Any
+    saved_bytes: Any
+    kind: str = ""  # its class
+
+
+@dataclass(frozen=True)
+class Report:
+    """Formulas as sympy expressions in `symbols`; `print` shows them as tables."""
+
+    flops: Flops
+    params: Any
+    saved_bytes: Any
+    modules: dict[str, ModuleCost]
+    symbols: dict[str, sympy.Symbol]
+    valid: Valid
+    unknown: dict[str, dict[str, int]]  # operations without a formula: where, and how often
+    notes: list[str]
+    engine: str
+    settings: dict[str, Any]
+    peak_bytes: Any = NotComputed("peak memory is not computed yet")
+    span: Any = NotComputed("the parallel depth is not computed yet")
+    bytes_moved: Any = NotComputed("the bytes moved are not computed yet")
+    state_bytes: Any = NotComputed("the state of decoding is not computed yet")
+    sizes: dict[str, int] = field(default_factory=dict)  # those already put in
+
+    def __getitem__(self, name: str) -> Any:
+        """A value by its name, such as `flops.forward`."""
+        found: Any = self
+        for part in name.split("."):
+            if (
+                part not in {each.name for each in fields(found)}
+                if hasattr(found, "__dataclass_fields__")
+                else True
+            ):
+                raise CostError(
+                    f"there is no `{name}` in the report; there are {', '.join(VALUES)}"
+                )
+            found = getattr(found, part)
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether every operation had a formula; where not, the FLOPs are without `unknown`."""
+        return not self.unknown
+
+    def at(self, **sizes: int) -> Report:
+        """The same report with these sizes put in; values without a free size are ints."""
+        self._check(sizes)
+        broken = self.valid.broken({**self.sizes, **sizes})
+        if broken:
+            said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            raise CostError(
+                f"{said} is outside the range of this formula ({broken[0]}); "
+                "ask for another with near={...}"
+            )
+        values = {self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()}
+        modules = {p: replace(m, **_put(m, values)) for p, m in self.modules.items()}
+        left = {n: s for n, s in self.symbols.items() if n not in sizes}
+        known = {**self.sizes, **sizes}
+        return replace(self, **_put(self, values), modules=modules, symbols=left, sizes=known)
+
+    def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
+        """The order of a value as its sizes grow; `given` relates sizes: {"d": "h*k"}."""
+        value = self[name]
+        if isinstance(value, str):
+            raise CostError(f"`{name}`: {value}")
+        return order_of(value, list(self.symbols), given)
+
+    def compare(
+        self, other: Report, size: str, of: str = "flops.forward", **sizes: int
+    ) -> Comparison:
+        """Where the cost of this model and of another cross as one size grows."""
+        first, second = (each.at(**_known(each, sizes)) for each in (self, other))
+        if size not in {**first.symbols, **second.symbols}:
+            self._check({size: 1})
+        return crossings(first[of], second[of], size, of)
+
+    def training_bytes(self, optimizer: str = "adamw") -> NotComputed:
+        """Memory of a training step."""
+        return NotComputed("the memory of a training step is not computed yet")
+
+    def bottleneck(self, device: str | None = None) -> NotComputed:
+        """What limits the speed on a device."""
+        return NotComputed("what limits the speed on a device is not computed yet")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: numbers as numbers, formulas as text."""
+        values = {name: _plain(self[name]) for name in VALUES}
+        modules = {
+            path: {"kind": m.kind, **{n: _plain(_get(m, n)) for n in PER_MODULE}}
+            for path, m in self.modules.items()
+        }
+        return {
+            "schema": 1, "sizes": list(self.symbols), "at": self.sizes, **values,
+            "valid": str(self.valid), "unknown": self.unknown, "notes": self.notes,
+            "engine": self.engine, "settings": self.settings, "modules": modules,
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def __str__(self) -> str:
+        from querykey.costs.render import as_text
+
+        return as_text(self)
+
+    def _check(self, sizes: Mapping[str, Any]) -> None:
+        from querykey.targets.target import suggest
+
+        for name, size in sizes.items():
+            if name not in self.symbols:
+                have = ", ".join(self.symbols) or "none is free"
+                hint = suggest(name, self.symbols)
+                raise CostError(f"there is no size `{name}`{hint} (the sizes: {have})")
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise CostError(f"`{name}` is a whole number of at least 1, not {size!r}")
+
+
+VALUES = (
+    "flops.forward", "flops.backward", "flops.pointwise", "flops.pointwise_backward",
+    "flops.visible", "flops.recomputed", "params", "saved_bytes", "peak_bytes", "span",
+    "bytes_moved", "state_bytes",
+)  # fmt: skip
+PER_MODULE = VALUES[:8]
+
+
+def make_report(subject: Subject, found: Formulas, how: Options) -> Report:
+    """Add up what modules cost on their own into what they cost with their children."""
+    model = subject.model(subject.base())
+    kinds: dict[str, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        kinds.setdefault(subject.fold(path), type(module).__name__)
+    totals: dict[str, dict[str, Sum]] = {path: {} for path in kinds}
+    for (path, metric), each in found.own.items():
+        for outer in _outer(path):
+            add_sum(totals.setdefault(outer, {}).setdefault(metric, {}), each)
+    params = {path: expression(each) for path, each in found.params.items()}
+    modules = {
+        path: _module(total, params.get(path, sympy.S.Zero), kinds.get(path, ""), how.backward)
+        for path, total in totals.items()
+    }
+    whole = modules[""]
+    settings = {"backward": how.backward, "attention": how.attention, "loss": _loss_name(how)}
+    return Report(
+        whole.flops, whole.params, whole.saved_bytes, modules,
+        {name: sympy.Symbol(name) for name in subject.names},
+        found.valid, found.unknown, found.notes, found.engine, settings,
+    )  # fmt: skip
+
+
+def _module(total: Mapping[str, Sum], params: Any, kind: str, backward: bool) -> ModuleCost:
+    values = {metric: expression(each) for metric, each in total.items()}
+    zero = sympy.S.Zero
+    forward = values.get("forward", zero)
+    visible = sympy.expand(forward - values.get("hidden", zero))
+    flops = Flops(
+        forward, values.get("backward", zero), values.get("pointwise", zero),
+        values.get("pointwise_backward", zero), visible, values.get("recomputed", zero),
+    )  # fmt: skip
+    return ModuleCost(flops, params, values.get("saved", zero), kind)
+
+
+def _outer(path: str) -> list[str]:
+    """A path and everything that contains it, the whole model last."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
+
+
+def _put(each: Report | ModuleCost, values: Mapping[Any, Any]) -> dict[str, Any]:
+    flops = Flops(**{f.name: _value(getattr(each.flops, f.name), values) for f in fields(Flops)})
+    found = {"params": each.params, "saved_bytes": each.saved_bytes}
+    return {"flops": flops, **{name: _value(value, values) for name, value in found.items()}}
+
+
+def _value(value: Any, sizes: Mapping[Any, Any]) -> Any:
+    found = sympy.sympify(value).subs(sizes)
+    return int(found) if found.is_Integer else found
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, int | sympy.Integer) else str(value)
+
+
+def _get(each: Any, name: str) -> Any:
+    for part in name.split("."):
+        each = getattr(each, part)
+    return each
+
+
+def _known(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if name in report.symbols}
+
+
+def _loss_name(how: Options) -> str:
+    return "sum of the first floating output" if how.loss is None else "given"

@@ -1,0 +1,177 @@
+"""What is measured: a model, or a builder of one model per choice of sizes."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.costs.inputs import CostError, Inputs
+from querykey.costs.passes import random_state
+
+FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
+COARSE = tuple(24 * n for n in range(1, 10))
+COUNT = 9  # values to choose from per size
+
+
+class Subject:
+    """A model under named sizes: those of its inputs, and those that its builder takes."""
+
+    def __init__(
+        self,
+        given: nn.Module | Callable[..., nn.Module],
+        inputs: Inputs,
+        sizes: Mapping[str, int | Sequence[int]],
+        near: Mapping[str, int],
+    ):
+        self.given = given
+        self.hyper = [] if isinstance(given, nn.Module) else _arguments(given, inputs)
+        self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
+        self.near = dict(near)
+        self._said = {*sizes, *near}
+        self._models: dict[tuple[int, ...], nn.Module] = {}
+        for name in [*sizes, *near]:
+            self.check_name(name)
+        self.values = self._choose(dict(sizes))
+        base = self.model(self.base())
+        self.inputs = inputs.limited(_vocabulary(base))
+        other = self.model({name: values[2] for name, values in self.values.items()})
+        paths = [{path for path, _ in each.named_modules()} for each in (base, other)]
+        self.varies = paths[0] != paths[1]  # as when the number of layers is a size
+
+    def check_name(self, name: str) -> None:
+        """Refuse a size that is not there."""
+        from querykey.targets.target import suggest
+
+        if name not in self.names:
+            have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
+            raise CostError(f"there is no size `{name}`{suggest(name, self.names)} ({have})")
+
+    @property
+    def movable(self) -> list[str]:
+        """The sizes of the inputs whose range was not said."""
+        return [n for n in self.names if n not in self.hyper and n not in self._said]
+
+    def move(self, start: int) -> None:
+        """Choose the movable sizes from `start` on, the first of them (mostly a batch) as it is."""
+        for place, name in enumerate(self.movable[1:] or self.movable):
+            self.values[name] = list(range(start + 2 * place, start + 2 * place + COUNT))
+
+    def base(self) -> dict[str, int]:
+        """The first choice for every size."""
+        return {name: self.near.get(name, values[0]) for name, values in self.values.items()}
+
+    def model(self, sizes: Mapping[str, int]) -> nn.Module:
+        """The model at these sizes."""
+        if isinstance(self.given, nn.Module):
+            return self.given
+        key = tuple(sizes[name] for name in self.hyper)
+        if key not in self._models:
+            self._models[key] = _build(self.given, dict(zip(self.hyper, key, strict=True)))
+        return self._models[key]
+
+    def fold(self, path: str) -> str:
+        """A module's path, without its numbers where their range is not fixed."""
+        if not self.varies:
+            return path
+        return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+    def _choose(self, sizes: dict[str, int | Sequence[int]]) -> dict[str, list[int]]:
+        """Values per size: as said, else plain ones, else ones that divide each other."""
+        plain = {}
+        for place, name in enumerate(self.names):
+            said = sizes.get(name)
+            start = self.near.get(name, 3 + 2 * place)
+            if isinstance(said, int):
+                plain[name] = [said * n for n in range(1, COUNT + 1)]
+            else:
+                plain[name] = list(said) if said else list(range(start, start + COUNT))
+            if len(plain[name]) < 4:
+                raise CostError(f"`{name}` needs at least 4 values to choose from")
+        free = [name for name in self.hyper if name not in sizes]
+        refused = None
+        for coarse in _subsets(free):
+            chosen = dict(plain)
+            if coarse is not None:
+                chosen |= {n: list(COARSE if n in coarse else FINE) for n in free}
+            refusal = self._refusal(chosen)
+            if refusal is None:
+                return chosen
+            refused = refused or refusal
+        raise CostError(
+            f"{refused} (a builder takes whole numbers by name and returns a module; say which "
+            "numbers it takes with sizes={'width': 12} for multiples of 12, or a list of them)"
+        ) from None
+
+    def _refusal(self, values: dict[str, list[int]]) -> str | None:
+        """Why the builder refuses one of a few choices, or None."""
+        for places in ((0, 0), (1, 2), (2, 1), (3, 3)):
+            point = {n: v[places[i % 2]] for i, (n, v) in enumerate(values.items())}
+            try:
+                self.model(point)
+            except CostError as error:
+                return str(error)
+        return None
+
+
+def _subsets(names: list[str]) -> list[set[str] | None]:
+    """None for plain values, then every choice of sizes that others divide."""
+    subsets = [
+        set(chosen) for n in range(1, len(names) + 1) for chosen in itertools.combinations(names, n)
+    ]
+    return [None, *subsets[:256]]
+
+
+def _arguments(builder: Callable[..., Any], inputs: Inputs) -> list[str]:
+    """The arguments of a builder that are sizes: required ones, and those the inputs name."""
+    if not callable(builder):
+        kind = type(builder).__name__
+        raise CostError(
+            f"a {kind} has no cost; give a torch.nn.Module, or a callable returning one"
+        )
+    try:
+        parameters = inspect.signature(builder).parameters.values()
+    except (TypeError, ValueError):
+        raise CostError("the builder's arguments cannot be read; wrap it in a function") from None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = inputs.names()
+    if any(p.kind == inspect.Parameter.POSITIONAL_ONLY for p in parameters):
+        raise CostError("a builder takes its sizes by name, not by position")
+    required = inspect.Parameter.empty
+    return [
+        p.name for p in parameters if p.kind in kinds and (p.default is required or p.name in named)
+    ]
+
+
+def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
+    """Call a builder without allocating weights, or with, where it cannot do without."""
+    said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    try:
+        with torch.device("meta"):
+            model = builder(**sizes)
+    except Exception:
+        try:
+            with random_state(0):
+                model = builder(**sizes)
+        except Exception as error:
+            raise CostError(f"the builder refused {said}: {last_line(error)}") from error
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise CostError(f"the builder returned a {kind}; it returns a torch.nn.Module")
+    return model
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    """Token ids must stay below this; the first embedding says it."""
+    found = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    return next(found, None)
+
+
+def last_line(error: BaseException) -> str:
+    """An exception in one line of bounded length."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__

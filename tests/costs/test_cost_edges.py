@@ -1,0 +1,138 @@
+"""Honest edges: what has no formula is listed, what is baked in is found, what branches is told."""
+
+import pytest
+import torch
+from torch import nn
+
+import querykey as qk
+from querykey.costs import private
+
+
+class Loop(nn.Module):
+    """A Python loop over time, which turns a symbolic size into a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(6, 6)
+
+    def forward(self, x):
+        state = x[:, 0]
+        for t in range(x.size(1)):
+            state = torch.tanh(self.step(state) + x[:, t])
+        return state
+
+
+def test_a_size_that_gets_baked_in_is_found_and_interpolated():
+    with pytest.raises(qk.CostError, match="turned symbolic sizes into numbers \\(`t` became"):
+        qk.cost(Loop(), qk.array("n", "t", 6), engine="symbolic")
+    report = qk.cost(Loop(), qk.array("n", "t", 6))
+    assert report.engine == "interpolation"
+    assert report.at(n=2, t=9).flops.forward == 9 * 2 * 2 * 36
+    assert "so the formula was interpolated" in report.notes[0]
+
+
+def test_an_operation_without_a_formula_is_listed():
+    class Inverse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return torch.linalg.eigvalsh(self.inner(x) @ x.mT)
+
+    report = qk.cost(Inverse(), qk.array("n", 6, 6))
+    assert "aten._linalg_eigh" in report.unknown
+    assert sum(report.unknown["aten._linalg_eigh"].values()) == 1
+    assert "NO FORMULA" in str(report)
+    assert not report.complete
+
+
+def test_a_formula_can_be_given():
+    class Inverse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(6))
+
+        def forward(self, x):
+            return torch.linalg.inv(x @ self.weight)
+
+    given = {"aten.linalg_inv_ex": lambda shapes, outs: 2 * shapes[0][-1] ** 3 * shapes[0][0]}
+    report = qk.cost(Inverse(), qk.array("n", 6, 6), formulas=given, backward=False)
+    assert report.complete
+    assert report.at(n=5).flops.forward == 5 * (2 * 216 + 2 * 216)
+
+
+class Window(nn.Module):
+    """Costs that are not polynomials: a branch on the length, and padding to a multiple."""
+
+    def __init__(self, pad):
+        super().__init__()
+        self.map, self.pad = nn.Linear(6, 6), pad
+
+    def forward(self, x):
+        if self.pad:
+            x = nn.functional.pad(x, (0, 0, 0, -x.size(1) % 8))
+        elif x.size(1) > 20:
+            x = x[:, :20]
+        return self.map(x)
+
+
+def test_a_branch_on_a_size_limits_the_range():
+    report = qk.cost(Window(pad=False), qk.array("n", "t", 6))
+    assert str(report.valid) == "t <= 20"
+    assert report.at(n=2, t=9).flops.forward == 2 * 2 * 9 * 36
+    far = qk.cost(Window(pad=False), qk.array("n", "t", 6), near={"t": 100})
+    assert str(far.valid) == "t >= 21"
+    assert far.at(n=2, t=9000).flops.forward == 2 * 2 * 20 * 36
+
+
+def test_padding_to_a_multiple_is_an_exact_ceiling_or_a_refusal():
+    report = qk.cost(Window(pad=True), qk.array("n", "t", 6))
+    assert "ceiling(t/8)" in str(report.flops.forward)
+    assert report.at(n=2, t=9).flops.forward == 2 * 2 * 16 * 36
+    assert str(report.order("flops.forward")) == "O(n t)"
+    with pytest.raises(qk.CostError, match="no polynomial"):
+        qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation")
+
+
+class Experts(nn.Module):
+    """Tokens go to one of two experts; which, only their values tell."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.gate = nn.Linear(6, 2)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(6, size), nn.Linear(size, 6)) for size in sizes
+        )
+
+    def forward(self, x):
+        chosen, out = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            rows = (chosen == index).nonzero()[:, 0]
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
+def test_costs_that_depend_on_values_are_told():
+    with pytest.raises(qk.CostError, match="depends on the values"):
+        qk.cost(Experts([6, 12]), qk.array("n", 6))
+
+
+def test_interpolation_serves_alone_where_symbols_cannot_load(monkeypatch):
+    monkeypatch.setattr(private, "symbolic_shapes", lambda: None)
+    report = qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6))
+    assert report.engine == "interpolation"
+    assert str(report.flops.forward) == "120*n*t"
+    assert "this torch has no symbolic shapes" in report.notes[0]
+
+
+def test_a_disagreement_of_the_engines_is_an_error(monkeypatch):
+    from querykey.costs import measure, private
+
+    honest = private.Symbols.plain
+    monkeypatch.setattr(private.Symbols, "plain", lambda self, e: honest(self, e) * 2)
+    with pytest.raises(qk.CostError, match="the two engines disagree: at n="):
+        qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6))
+    with pytest.raises(qk.CostError, match="the two engines disagree about"):
+        qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6), engine="both")
+    assert measure.QUICK

@@ -1,0 +1,215 @@
+"""What a report can be asked, and how a wrong call is answered."""
+
+import json
+
+import pytest
+import sympy
+import torch
+from torch import nn
+
+import querykey as qk
+from querykey import cli
+
+
+@pytest.fixture(scope="module")
+def report():
+    model = nn.Sequential(
+        nn.Embedding(11, 8),
+        nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True),
+        nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True),
+    )
+    return qk.cost(model, qk.tokens("batch", "seq"), attention="math")
+
+
+def test_sizes_are_put_in_some_or_all(report):
+    half = report.at(batch=3)
+    assert list(half.symbols) == ["seq"]
+    whole = half.at(seq=7)
+    assert isinstance(whole.flops.forward, int)
+    assert whole.flops.forward == report.at(batch=3, seq=7).flops.forward
+    substituted = report.flops.forward.subs({report.symbols["batch"]: 3, "seq": 7})
+    assert substituted == whole.flops.forward
+    assert report["flops.forward"] == report.flops.forward
+
+
+def test_plain_symbols_of_sympy_are_the_same_symbols(report):
+    batch, seq = sympy.symbols("batch seq")
+    assert report.flops.forward == 64 * batch * seq**2 + 1792 * batch * seq
+
+
+def test_orders(report):
+    assert str(report.order("flops.forward")) == "O(batch seq^2)"
+    assert str(report.order("params")) == "O(1)"
+    assert str(report.order("flops.forward", given={"seq": 1024})) == "O(batch) where seq = 1024"
+    assert report.order("saved_bytes").theta == "Theta(batch seq^2)"
+
+
+@pytest.mark.parametrize(
+    ("formula", "given", "said"),
+    [
+        ("6*n*C*d**2 + 4*n*C**2*d + 4*n*C*d*h", None, "O(n C d^2 + n C^2 d + n C d h)"),
+        ("n*h**2*k**2 + n*n*h*k + k", {"d": "h*k"}, "O(n d^2 + n^2 d) where d = h*k"),
+        ("n*h + n*d", {"h": "4*d"}, "O(n d) where h = 4*d"),
+        ("n*floor(d/8)**2 + 7", None, "O(n d^2)"),
+        ("n*Min(d, 16)", None, "O(n)"),
+    ],
+)
+def test_orders_of_formulas(formula, given, said):
+    from querykey.costs.expressions import order_of
+
+    names = ["n", "C", "d", "h", "k"]
+    value = sympy.sympify(formula, locals={name: sympy.Symbol(name) for name in names})
+    assert str(order_of(value, names, given)).replace("k + ", "").replace(" + k", "") == said
+
+
+def test_a_relation_names_sizes_that_are_there(report):
+    with pytest.raises(qk.CostError, match="`d = h\\*k`: there is no size `h`"):
+        report.order("flops.forward", given={"d": "h*k"})
+
+
+def test_where_two_models_cross():
+    narrow = qk.cost(nn.Linear(6, 6), qk.array("n", "t", 6))
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return (x * self.weight) @ x.mT
+
+    square = qk.cost(Scores(), qk.array("n", "t", 6))
+    found = narrow.compare(square, "t")
+    assert found.crossings == (6,)
+    assert "they cost the same at t = 6" in str(found)
+    assert "do not cross" in str(
+        narrow.compare(qk.cost(nn.Linear(6, 7), qk.array("n", "t", 6)), "t")
+    )
+    assert "the same at every size" in str(narrow.compare(narrow, "t"))
+
+
+def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
+    found = json.loads(report.to_json())
+    assert found["schema"] == 1
+    assert found["sizes"] == ["batch", "seq"]
+    assert found["flops.forward"] == "64*batch*seq**2 + 1792*batch*seq"
+    assert found["params"] == report.params
+    assert found["modules"]["1.linear1"]["flops.forward"] == "192*batch*seq"
+    assert found["peak_bytes"] == "peak memory is not computed yet"
+    at = json.loads(report.at(batch=3, seq=7).to_json())
+    assert at["flops.forward"] == 64 * 3 * 49 + 1792 * 21
+    assert at["at"] == {"batch": 3, "seq": 7}
+
+
+def test_repeated_layers_share_a_row(report):
+    text = str(report)
+    assert "1-2" in text
+    assert "1-2.self_attn" in text
+    assert "64 batch seq^2 + 1792 batch seq" in text
+
+
+def test_what_is_not_computed_yet_says_so(report):
+    assert str(report.span) == "the parallel depth is not computed yet"
+    with pytest.raises(qk.CostError, match="`span`: the parallel depth is not computed yet"):
+        report.order("span")
+
+
+def small(n):
+    return nn.Linear(n, n)
+
+
+def needs_data(table):
+    return nn.Embedding.from_pretrained(table)
+
+
+def heads(width, count):
+    return nn.MultiheadAttention(width, count)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda r: r.at(sq=3),
+            "there is no size `sq`; did you mean `seq`? (the sizes: batch, seq)",
+        ),
+        (lambda r: r.at(seq=0), "`seq` is a whole number of at least 1, not 0"),
+        (
+            lambda r: r["flops.sideways"],
+            "there is no `flops.sideways` in the report; there are flops.forward",
+        ),
+        (
+            lambda r: qk.cost(needs_data, qk.tokens("n")),
+            "the builder refused table=5: AttributeError: 'int' object has no attribute",
+        ),
+        (
+            lambda r: qk.cost(heads, qk.array("n"), sizes={"width": 7, "count": [2, 3, 4, 5]}),
+            "the builder refused width=7, count=2: AssertionError: embed_dim must be divisible",
+        ),
+        (lambda r: qk.cost(lambda n: 3, qk.array("n")), "the builder returned a int; it returns"),
+        (lambda r: qk.cost(3, qk.array("n")), "a int has no cost; give a torch.nn.Module"),
+        (
+            lambda r: qk.cost(nn.Linear(6, 2), qk.array("n", "d")),
+            "the model does not run with n=",
+        ),
+        (
+            lambda r: qk.cost(small, qk.array("n"), attention="flsh"),
+            "attention is one of flash, math, not `flsh`; did you mean `flash`?",
+        ),
+        (lambda r: qk.cost(small, qk.array("n"), phase="decode"), "(other phases come later)"),
+        (lambda r: qk.cost(small, qk.array("n"), near={"m": 3}), "there is no size `m`"),
+        (lambda r: qk.images("n", 3), "images have 4 axes (batch, channels, height, width), not 2"),
+        (lambda r: qk.array("n", 0), "an axis is a name or a size of at least 1, not 0"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(report, call, sentence):
+    with pytest.raises(qk.CostError) as caught:
+        call(report)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_builder_may_need_sizes_that_divide():
+    def build(width, heads):
+        return nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True)
+
+    report = qk.cost(build, qk.array("n", "t", "width"), attention="math")
+    assert str(report.params) == "12*width**2 + 13*width"
+    assert "heads" in {s.name for s in report.saved_bytes.free_symbols}
+
+
+def run(capsys, *words):
+    code = cli.run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_json_or_a_page(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = run(capsys, "cost", "encoder", "--at", "batch=8,seq=16")
+    assert (code, err) == (0, "")
+    assert "FLOPs forward" in out
+    assert "layers.layers.0-1" in out
+    code, out, _ = run(capsys, "cost", "encoder", "--input", "ids=tokens(n,t)", "--json")
+    assert json.loads(out)["sizes"] == ["n", "t"]
+    file = tmp_path / "cost.html"
+    assert run(capsys, "cost", "encoder", "--html", str(file))[0] == 0
+    assert "What encoder costs" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--at", "batch=8,sq=3"], "there is no size `sq`; did you mean `seq`?"),
+        (["--at", "8"], "`8` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024"),
+        (["--input", "toks(a)"], "`toks(a)` is no input; write NAME=KIND(AXIS, ...)"),
+        (["--attention", "fast"], "attention is one of flash, math, not `fast`"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_exit_code_2(capsys, words, sentence):
+    code, out, err = run(capsys, "cost", "encoder", *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
