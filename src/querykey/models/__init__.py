@@ -1,0 +1,1 @@
+"""Transformers and autoencoders: build them, load real weights, generate, probe."""

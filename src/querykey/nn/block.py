@@ -1,0 +1,115 @@
+"""A transformer block: attention, attention over another sequence where there is one, an MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from querykey.attention.masks import FULL, Mask
+from querykey.attention.positions import Bias, Rotary
+from querykey.attention.state import State
+from querykey.nn.attention import MultiHeadAttention, Turns
+from querykey.nn.config import BlockConfig
+from querykey.nn.mlp import MLP
+from querykey.nn.norms import make_norm
+
+
+class Memory(NamedTuple):
+    """Keys and values of another sequence, and which of its tokens are real."""
+
+    keys: Tensor
+    values: Tensor
+    real: Tensor | None = None
+
+
+class Block(nn.Module):
+    """Norm before: x + part(norm(x)). Norm after: norm(x + part(x)). Parts: attention, MLP."""
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        mask: Mask = FULL,
+        rotary: Rotary | None = None,
+        bias: Bias | None = None,
+        source_width: int | None = None,
+        backend: str = "auto",
+    ):
+        """Make the block; with a `source_width` it also looks at another sequence of that width."""
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.attention_norm = make_norm(config.norm, width)
+        self.attention = MultiHeadAttention(
+            width, config.attention, mask=mask, rotary=rotary, bias=bias, backend=backend
+        )
+        self.cross_norm = self.cross = None
+        if source_width is not None:
+            self.cross_norm = make_norm(config.norm, width)
+            self.cross = MultiHeadAttention(
+                width, config.attention, source_width=source_width, backend=backend
+            )
+        self.mlp_norm = make_norm(config.norm, width)
+        self.mlp = MLP(width, config.mlp)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else None
+
+    def forward(
+        self, x: Tensor, source: Tensor | None = None, *, real: Tensor | None = None
+    ) -> Tensor:
+        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) is True for some.
+
+        All tokens of `source` are real; `step` takes a Memory that says which are.
+        """
+        memory = None
+        if source is not None:
+            assert self.cross is not None, "a block with a source_width looks at a source"
+            memory = Memory(*self.cross.memory(source))
+        return self.step(x, None, real=real, memory=memory)[0]
+
+    def step(
+        self,
+        x: Tensor,
+        state: State | None,
+        *,
+        real: Tensor | None = None,
+        bias: Bias | None = None,
+        turns: Turns | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, State | None]:
+        """Do the same for tokens that follow those of `state`, and return the state after them."""
+
+        def attention(y: Tensor) -> Tensor:
+            nonlocal state
+            out, state = self.attention.step(y, state, real=real, bias=bias, turns=turns)
+            return out
+
+        x = self._around(attention, self.attention_norm, "attention", x)
+        if self.cross is not None and self.cross_norm is not None:
+            x = self._around(self._look(memory), self.cross_norm, "attention", x)
+        return self._around(self.mlp, self.mlp_norm, "mlp", x), state
+
+    def _look(self, memory: Memory | None) -> Callable[[Tensor], Tensor]:
+        cross = self.cross
+        if cross is None or memory is None:
+            raise ValueError("this block looks at another sequence, and none was given")
+        return lambda y: cross.look(y, memory.keys, memory.values, real=memory.real)
+
+    def _around(
+        self, part: Callable[[Tensor], Tensor], norm: nn.Module, name: str, x: Tensor
+    ) -> Tensor:
+        before = self.config.norm.place == "before"
+        out = part(norm(x) if before else x)
+        if self.dropout is not None:
+            out = self.dropout(out)
+        if name in self.config.residual:
+            out = x + out
+        return out if before else norm(out)
+
+    def extra_repr(self) -> str:
+        """Say how the parts are joined."""
+        config = self.config
+        norm = "no norm" if config.norm.kind == "none" else f"norm {config.norm.place}"
+        joined = " and ".join(config.residual) or "nothing"
+        return f"{norm}, residual around {joined}"
