@@ -150,6 +150,12 @@ def test_random_directions_are_orthogonal_in_blocks():
         np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-12)
 
 
+def test_elu_plus_one_has_gradients_where_exp_overflows():
+    x = torch.tensor([1000.0, 0.5, -1000.0], requires_grad=True)
+    EluPlusOne()(x).sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0, 0.0]
+
+
 def test_the_scale_is_inside_the_map():
     q, k = np.random.default_rng(3).standard_normal((2, 5, 4))
     kernel = Kernel(Polynomial(4, 0.7), scale=0.3)

@@ -89,8 +89,14 @@ def test_what_no_query_may_see_changes_nothing(mechanism, mask, poison, seed):
 
 
 @settings(max_examples=80, deadline=None)
-@given(mechanisms, masks, st.sampled_from(POISON[:3]), st.integers(0, S - 1))
-def test_a_spoiled_key_reaches_only_the_queries_that_see_it(mechanism, mask, poison, j):
+@given(
+    mechanisms,
+    masks,
+    st.sampled_from(POISON[:3]),
+    st.integers(0, S - 1),
+    st.sampled_from(["key", "value", "both"]),
+)
+def test_a_spoiled_key_reaches_only_the_queries_that_see_it(mechanism, mask, poison, j, where):
     """Where visibility differs per query; the loss looks only at queries that do not see key j."""
     q, k, v, towards = draw(j)
     sees = seen_by(mask)[..., j]
@@ -98,11 +104,14 @@ def test_a_spoiled_key_reaches_only_the_queries_that_see_it(mechanism, mask, poi
     options = {"mechanism": mechanism, "mask": mask}
     out, grads = with_gradients(q, k, v, towards, **options)
     k_spoiled, v_spoiled = k.clone(), v.clone()
-    k_spoiled[:, :, j], v_spoiled[:, :, j] = poison, poison
+    if where != "value":
+        k_spoiled[:, :, j] = poison
+    if where != "key":
+        v_spoiled[:, :, j] = poison
     out_spoiled, _ = with_gradients(q, k_spoiled, v_spoiled, towards, **options)
     assert torch.equal(out[~sees], out_spoiled[~sees])
-    if not isinstance(mechanism, Argmax):
-        assert not out_spoiled[sees].isfinite().any()
+    if not (isinstance(mechanism, Argmax) and where == "value"):
+        assert out_spoiled[sees].isnan().all()
     # The gradient of those queries alone: the others' outputs never enter the loss.
     leaves = _leaves(q, k_spoiled, v_spoiled)
     rows = attend(*leaves, **options)[~sees]
@@ -127,6 +136,45 @@ def test_a_query_that_sees_nothing_returns_zeros_and_gives_no_gradient(mechanism
     assert not grads[0][blind].any()
     for grad in grads[1:]:
         assert not grad.any()
+
+
+def test_argmax_meets_only_the_winners_value():
+    q, k, v, _ = draw(0)
+    winners = weights(q, k, mechanism=Argmax()) == 1
+    v[:, :, 2] = torch.nan
+    out = attend(q, k, v, mechanism=Argmax())
+    assert torch.equal(out.isnan().all(-1), winners[..., 2])
+    assert torch.equal(out.isnan().any(-1), winners[..., 2])
+
+
+def test_a_spoiled_query_spoils_itself_alone():
+    q, k, v, towards = draw(0)
+    clean = attend(q, k, v, mask=Causal())
+    q[:, :, 3] = torch.nan
+    towards[:, :, 3] = 0
+    out, grads = with_gradients(q, k, v, towards, mask=Causal())
+    assert out[:, :, 3].isnan().all()
+    others = [0, 1, 2, 4, 5]
+    assert torch.equal(out[:, :, others], clean[:, :, others])
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [Softmax(), Argmax(), Kernel(Quadratic()), Kernel(Polynomial(4)), Kernel(Taylor(2))],
+    ids=str,
+)
+def test_hidden_pairs_may_overflow(mechanism):
+    """Two documents in units 1e100 apart: q.k is the same within each and 1e200 across."""
+    q, k, v, towards = draw(9)
+    mask = Documents(np.array([[0, 0, 0, 1, 1, 1]] * B))
+    units = torch.tensor([1e100] * 3 + [1e-100] * 3, dtype=torch.float64)[:, None]
+    out, grads = with_gradients(q, k, v, towards, mechanism=mechanism, mask=mask)
+    scaled = with_gradients(q * units, k / units, v, towards, mechanism=mechanism, mask=mask)
+    torch.testing.assert_close(scaled[0], out, rtol=0, atol=1e-12)
+    back = (scaled[1][0] * units, scaled[1][1] / units, scaled[1][2])
+    for a, b in zip(back, grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)

@@ -179,7 +179,7 @@ def test_an_old_state_stays_valid(mechanism, mask, wrap, capacity):
 
 def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     q, k, v = (torch.tensor(x) for x in draw(1, 3))
-    state = empty(Softmax(), capacity=10, like=k)
+    state = empty(Softmax(), capacity=30, like=k)
     _, one = extend(q, k, v, state)
     _, two = extend(q, k, v, one)
     assert two.room is one.room  # no copy: `one` was the newest
@@ -187,9 +187,22 @@ def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     assert other.room is not one.room  # `two` is newer, so `one` is copied
     _, three = extend(q, k, v, two)
     assert three.room is two.room
-    with torch.enable_grad():
-        _, tracked = extend(q.requires_grad_(), k, v, three)
-    assert tracked.room is not three.room
+    leaf = q.clone().requires_grad_()
+    out, tracked = extend(leaf, k, v, three)
+    assert tracked.room is not three.room  # a gradient needs what was read to stay as it was
+    _, four = extend(q, k, v, tracked)
+    assert four.room is not tracked.room
+    out.sum().backward()
+    assert leaf.grad.any()
+
+
+def test_growing_copies_rarely():
+    state, rooms = empty(Softmax()), set()
+    for _ in range(65):
+        _, state = extend(*draw(1, 1), state)
+        rooms.add(state.room)
+    assert [room.capacity for room in rooms if room is state.room] == [128]
+    assert len(rooms) == 8  # 1, 2, 4, ..., 128
 
 
 @pytest.mark.parametrize(
@@ -260,6 +273,24 @@ def test_a_prefix_may_look_ahead_but_must_come_in_one_piece():
         extend(*(x[:, :, 3:] for x in arrays), state)
 
 
+def test_ragged_rows_of_a_prefix_do_not_see_each_others_ends():
+    mask, (q, k, v) = Causal() | Prefix(4), draw(2, 6)
+    real = np.array([[0, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 1]], dtype=bool)
+    out, _ = extend(q, k, v, empty(Softmax(), mask, batch=2), real=real)
+    for b in range(2):
+        alone = (x[b : b + 1][:, :, real[b]] for x in (q, k, v))
+        np.testing.assert_allclose(out[b][:, real[b]], attend(*alone, mask=mask)[0], atol=1e-12)
+
+
+def test_a_short_row_slides_beside_a_long_one():
+    mask, (q, k, v) = Causal() & Window(4), draw(2, 5)
+    real = np.array([[1, 1, 1], [0, 1, 0]], dtype=bool)
+    _, state = extend(*(x[:, :, :3] for x in (q, k, v)), empty(Softmax(), mask, batch=2), real=real)
+    out, _ = extend(*(x[:, :, 3:] for x in (q, k, v)), state)
+    alone = (x[1:, :, [1, 3, 4]] for x in (q, k, v))
+    np.testing.assert_allclose(out[1:], attend(*alone, mask=mask)[:, :, 1:], atol=1e-12)
+
+
 def test_a_distance_bias_decodes():
     arrays = draw(2, 9)
     for mask in (Causal(), Causal() & Window(4)):
@@ -319,6 +350,11 @@ def test_new_tokens_must_fit_the_state():
         "  k      wants (batch, kv_head, new, key_dim), has (1, 2, 4, 5)\n"
         "  v      wants (batch, kv_head, new, value_dim), has (1, 2, 4, 3)"
     )
+    for kind in (Softmax(), Kernel(Quadratic())):
+        with pytest.raises(ShapeError, match="axis `key_dim` is 5 in `state` but 3 in `q`"):
+            extend(q[..., :3], k[..., :3], v, empty(kind, batch=2))
+        with pytest.raises(ShapeError, match="axis `value_dim` is 3 in `state` but 2 in `v`"):
+            extend(q, k, v[..., :2], empty(kind, batch=2))
     with pytest.raises(ShapeError, match="axis `new` is 4 in `q` but 3 in `k`"):
         extend(q, k[:, :, :3], v[:, :, :3], state)
     with pytest.raises(ShapeError, match="axis `new` is 4 in `q` but 3 in `real`"):

@@ -59,10 +59,10 @@ class Recurrent(State):
         for first in range(0, new.tokens, BLOCK):
             q, k, v = (widened(x[:, :, first : first + BLOCK, :]) for x in (new.q, new.k, new.v))
             tokens = q.shape[2]
-            real = _real(new, first, tokens)
             grouped = xp.reshape(q, (batch, kv_heads, heads // max(kv_heads, 1), tokens, key_dim))
-            out = _read(self.kernel, grouped, k, v, outer, total, real)
+            out = _read(self.kernel, grouped, k, v, outer, total)
             outs.append(xp.reshape(out, (batch, heads, tokens, self.memory.value_dim)))
+            real = _real(new, first, tokens)
             outer, total = _taken_in(self.kernel.phi(k), v, outer, total, real)
         out = xp.astype(xp.concat(outs, axis=2), new.q.dtype)
         return out, Recurrent(self.memory, self._after(new), outer, total)
@@ -80,15 +80,14 @@ def _real(new: Chunk, first: int, tokens: int) -> Array | None:
     return constant(filled, new.q)
 
 
-def _read(
-    kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array, real: Array | None
-) -> Array:
-    """Return the outputs of one block; q is (batch, kv_heads, group, tokens, key_dim)."""
+def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array) -> Array:
+    """Return the outputs of one block; q is (batch, kv_heads, group, tokens, key_dim).
+
+    What is not real stands behind what is, where no real query looks.
+    """
     xp = namespace(q)
     place = xp.arange(q.shape[-2], device=device_of(q))
     seen = place[:, None] >= place[None, :]
-    if real is not None:
-        seen = seen & real[:, :, None, None, :]
     k, v = k[:, :, None, :, :], v[:, :, None, :, :]
     near = kernel.similarity(q, k, where=seen)
     near = xp.where(seen, near, xp.zeros_like(near))

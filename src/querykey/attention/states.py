@@ -123,8 +123,9 @@ class Growing(State):
         after = replace(self, counts=counts, room=room, owner=owner)
         mask, start = self.mask, self.counts[0] if self.counts else 0
         if not (_even(self.counts) and new.even):
-            mask = mask & Padding(constant(_first(counts, longest), new.q))
             start = self.lengths
+            if mask.settles > 0:  # else no query looks past its own row's end
+                mask = mask & Padding(constant(_first(counts, longest), new.q))
         keys, values = room.keys[:, :, :longest, :], room.values[:, :, :longest, :]
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": start}
         return attend(new.q, keys, values, **options), after

@@ -1,8 +1,8 @@
-"""The buffers of chunked kernel attention: one chunk of queries and keys, tokens last."""
+"""The buffers of chunked kernel attention: some chunks of queries and keys, tokens last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,30 +11,70 @@ from torch import Tensor
 from querykey.backends.chunked_features import Rows, series
 
 
-class Chunk:
-    """The buffers for one chunk of queries and keys in some lanes, used again for every chunk.
+@dataclass(frozen=True)
+class Sizes:
+    """How much is worked on at a time: `parts` successive chunks of `size` tokens in some lanes.
 
-    The queries of all heads that share a key head stand side by side: (lanes, rows, heads * size).
-    Views are made here, once, since making one costs as much as a small product.
+    The queries of the `heads` that share a key head stand side by side in a chunk.
     """
 
-    def __init__(self, make: Callable[[Tensor], Rows], shape: Sequence[int], like: Tensor):
-        lanes, self.heads, self.size, key_dim, value_dim = shape
-        many = self.heads * self.size
-        self.q, self.k = (like.new_empty(lanes, key_dim, n) for n in (many, self.size))
-        self.n = like.new_empty(lanes, value_dim + 1, many)  # n' forward, g' backward
-        self.v = like.new_ones(lanes, value_dim + 1, self.size)
-        self.u, self.w, self.e = (like.new_empty(lanes, self.size, many) for _ in range(3))
+    lanes: int
+    parts: int
+    size: int
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+class Panel:
+    """Successive chunks of queries and keys, side by side like lanes, used again for every panel.
+
+    Chunks depend on each other through their sums alone, so all else is done for a whole panel in
+    one call, and the more a call does the less it matters that it is made from Python. For the
+    same reason views are made once, here.
+    """
+
+    def __init__(self, make: Callable[[Tensor], Rows], sizes: Sizes, like: Tensor):
+        lanes, parts, size, heads = sizes.lanes, sizes.parts, sizes.size, sizes.heads
+        both, many, wide = lanes * parts, heads * size, sizes.value_dim + 1
+        self.sizes, self.tracked = sizes, False
+        self.q, self.k = (like.new_empty(both, sizes.key_dim, n) for n in (many, size))
+        self.n, self.v = (like.new_empty(both, wide, n) for n in (many, size))  # n' or g', v'
+        self.u, self.w, self.e = (like.new_empty(both, size, many) for _ in range(3))
         self.q_rows = make(self.q)
         # Queries and keys take turns in one buffer where they can: it then stays in the cache.
-        self.shared = self.q_rows.closed and self.heads == 1
+        self.shared = self.q_rows.closed and heads == 1
         self.k_rows = self.q_rows if self.shared else make(self.k)
-        self.sums = like.new_empty(lanes, value_dim + 1, self.q_rows.values.shape[1])
         self.offset = like.new_full((1, 1, 1), self.q_rows.shift)
-        self.visible = like.new_ones(self.size, self.size).triu_().repeat(1, self.heads)
-        self.q_tokens = self.q.unflatten(-1, (self.heads, self.size))
-        self.n_tokens = self.n.unflatten(-1, (self.heads, self.size))
-        self.v_tokens, self.ones = self.v[:, :-1], self.v[:, -1]
+        self.visible = like.new_ones(size, size).triu_().repeat(1, heads)
+        rows = self.q_rows.values.shape[1]
+        self.sums, self.gains = (like.new_empty(both, wide, rows) for _ in range(2))
+        self.sums_of, self.gains_of = (
+            x.unflatten(0, (lanes, parts)).unbind(1) for x in (self.sums, self.gains)
+        )
+        self.q_tokens, self.n_tokens = self._as_queries(self.q), self._as_queries(self.n)
+        self.k_tokens, self.v_tokens = (
+            x.view(lanes, parts, x.shape[1], size).transpose(1, 2) for x in (self.k, self.v)
+        )
+
+    def _as_queries(self, x: Tensor) -> Tensor:
+        """View a buffer the way queries come: (lanes, rows, heads, parts, size)."""
+        sizes = self.sizes
+        x = x.view(sizes.lanes, sizes.parts, x.shape[1], sizes.heads, sizes.size)
+        return x.permute(0, 2, 3, 1, 4)
+
+    def track(self) -> None:
+        """Get ready for gradients, once."""
+        if self.tracked:
+            return
+        self.tracked = True
+        self.q_rows.track()
+        if not self.shared:
+            self.k_rows.track()
+        self.inverse = torch.empty_like(self.n[:, :1])
+        self.inverse_tokens = self._as_queries(self.inverse)
+        self.to_q, self.to_k = torch.empty_like(self.met_q()), torch.empty_like(self.met_k())
+        self.to_v = torch.empty_like(self.v)
 
     def load_queries(self, q: Tensor) -> None:
         """Take queries (lanes, key_dim, heads, n)."""
@@ -44,26 +84,26 @@ class Chunk:
 
     def load_keys(self, k: Tensor, v: Tensor, real: Tensor | None) -> None:
         """Take keys and values (lanes, ..., n); one that is not real becomes nothing at all."""
-        put(self.k, k)
-        put(self.v_tokens, v)
-        self.ones.fill_(1)
-        count = k.shape[-1]
-        if real is not None:
-            hidden = ~real[:, None]
-            self.k[..., :count].masked_fill_(hidden, 0)
-            self.v[..., :count].masked_fill_(hidden, 0)
-        if count < self.size:
-            self.ones[:, count:] = 0
+        put(self.k_tokens, k)
+        put(self.v_tokens[:, :-1], v)
+        self.v[:, -1] = 1
+        if real is not None or k.shape[-1] < self.sizes.parts * self.sizes.size:
+            exists = k.new_ones(len(k), 1, k.shape[-1], dtype=torch.bool)
+            if real is not None:
+                exists &= real[:, None]
+            padded = torch.zeros_like(self.v_tokens[:, :1], dtype=torch.bool)
+            put(padded, exists)
+            self.k_tokens.masked_fill_(~padded, 0)
+            self.v_tokens.masked_fill_(~padded, 0)
         if not self.shared:
             self.k_rows.fill(self.k)
 
     def load_gradient(self, g: Tensor, minus_go: Tensor, inverse: Tensor) -> None:
-        """Take g and -g.out of the queries and make g'."""
-        count = g.shape[-1]
-        tokens = self.n_tokens[..., :count]
-        torch.mul(g, inverse[:, None], out=tokens[:, :-1])
-        torch.mul(minus_go, inverse, out=tokens[:, -1])
-        self.n_tokens[..., count:] = 0
+        """Take g (lanes, value_dim, heads, n), -g.out and 1/d of the queries, and make g'."""
+        put(self.n_tokens[:, :-1], g)
+        put(self.n_tokens[:, -1:], minus_go[:, None])
+        put(self.inverse_tokens, inverse[:, None])
+        self.n.mul_(self.inverse)
 
     def phi_q(self) -> Tensor:
         """Return the rows of the queries."""
@@ -86,12 +126,12 @@ class Chunk:
         return self.k if self.k_rows.closed else self.k_rows.values
 
     def pairs(self) -> Tensor:
-        """Return u = scale q.k + shift for every key and query of the chunk."""
+        """Return u = scale q.k + shift for every key and query of each chunk."""
         k, q = self.met_k().mT, self.met_q()
         return torch.baddbmm(self.offset, k, q, beta=1, alpha=self.q_rows.scale, out=self.u)
 
     def weights(self, u: Tensor) -> Tensor:
-        """Return w = f(u) where the key is visible and 0 elsewhere (lanes, keys, queries)."""
+        """Return w = f(u) where the key is visible and 0 elsewhere (..., keys, queries)."""
         return series(self.q_rows.factors, u, out=self.w).mul_(self.visible)
 
     def pair_gradient(self, u: Tensor) -> Tensor:
@@ -99,49 +139,66 @@ class Chunk:
         slopes = series(self.q_rows.slopes, u, out=self.w)
         return torch.bmm(self.v.mT, self.n, out=self.e).mul_(slopes).mul_(self.visible)
 
-    def weighted(self, sums: Tensor, more: Tensor | None = None) -> Tensor:
-        """Return the sums times the weights of the rows, plus `more`."""
-        weights = self.q_rows.weights
-        if weights is None:
-            return sums if more is None else torch.add(sums, more, out=self.sums)
-        if more is None:
-            return torch.mul(sums, weights, out=self.sums)
-        return torch.addcmul(more, sums, weights, out=self.sums)
+    def collect(self, total: Tensor, more: Tensor | None = None, backwards: bool = False) -> Tensor:
+        """Return for every chunk the sums before it, ready to be read; add all gains to `total`."""
+        order = reversed(range(self.sizes.parts)) if backwards else range(self.sizes.parts)
+        for part in order:
+            self.ready(total, more, out=self.sums_of[part])
+            total.add_(self.gains_of[part])
+        return self.sums
+
+    def repeat(self, total: Tensor, more: Tensor | None = None) -> Tensor:
+        """Return the same sums for every chunk, ready to be read."""
+        for part in range(self.sizes.parts):
+            self.ready(total, more, out=self.sums_of[part])
+        return self.sums
+
+    def ready(self, total: Tensor, more: Tensor | None, out: Tensor) -> Tensor:
+        """Return sums times the weights of the rows, plus `more`."""
+        torch.mul(total, self.q_rows.weights, out=out)
+        return out if more is None else out.add_(more)
 
 
 def put(buffer: Tensor, tokens: Tensor) -> None:
-    """Copy tokens (last axis) to the front of a buffer, and zeros behind them."""
-    count = tokens.shape[-1]
-    if count == buffer.shape[-1]:
-        buffer.copy_(tokens)
-    else:
-        buffer[..., :count].copy_(tokens)
-        buffer[..., count:] = 0
+    """Copy tokens (..., n) to the front of a buffer (..., parts, size), and zeros behind them."""
+    parts, size = buffer.shape[-2:]
+    whole, rest = divmod(tokens.shape[-1], size)
+    buffer[..., :whole, :].copy_(tokens[..., : whole * size].unflatten(-1, (whole, size)))
+    if whole < parts:
+        buffer[..., whole, :rest].copy_(tokens[..., whole * size :])
+        buffer[..., whole, rest:] = 0
+        buffer[..., whole + 1 :, :] = 0
+
+
+def take(buffer: Tensor, tokens: Tensor) -> None:
+    """Copy the front of a buffer (..., parts, size) to tokens (..., n)."""
+    size = buffer.shape[-1]
+    whole, rest = divmod(tokens.shape[-1], size)
+    tokens[..., : whole * size].unflatten(-1, (whole, size)).copy_(buffer[..., :whole, :])
+    if rest:
+        tokens[..., whole * size :].copy_(buffer[..., whole, :rest])
 
 
 @dataclass
 class Lanes:
-    """What a pass reads, for the lanes of one chunk object, tokens last.
+    """What a pass reads for the lanes of one panel, tokens last.
 
     q (lanes, key_dim, heads, T), k (lanes, key_dim, S), v (lanes, value_dim, S), real (lanes, S);
-    for gradients also g like q, minus_go and inverse = 1/d (lanes, heads, T).
+    for gradients also g (lanes, value_dim, heads, T), -g.out and 1/d (lanes, heads, T).
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     real: Tensor | None
-    g: Tensor | None = None
-    minus_go: Tensor | None = None
-    inverse: Tensor | None = None
+    gradient: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def load(self, chunk: Chunk, queries: slice | None, keys: slice | None) -> None:
-        """Copy one step's tokens into the chunk's buffers."""
+    def load(self, panel: Panel, queries: slice | None, keys: slice | None) -> None:
+        """Copy one step's tokens into the panel's buffers."""
         if keys is not None:
             real = None if self.real is None else self.real[:, keys]
-            chunk.load_keys(self.k[..., keys], self.v[..., keys], real)
+            panel.load_keys(self.k[..., keys], self.v[..., keys], real)
         if queries is not None:
-            chunk.load_queries(self.q[..., queries])
-            if self.g is not None and self.minus_go is not None and self.inverse is not None:
-                at = (..., queries)
-                chunk.load_gradient(self.g[at], self.minus_go[at], self.inverse[at])
+            panel.load_queries(self.q[..., queries])
+            if self.gradient is not None:
+                panel.load_gradient(*(x[..., queries] for x in self.gradient))

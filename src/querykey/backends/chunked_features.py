@@ -29,7 +29,7 @@ class Rows:
     scale = 1.0
     shift = 0.0
     factors: tuple[float, ...] = (0.0, 1.0)
-    weights: Tensor | None = None
+    weights: Tensor | float = 1.0
 
     def __init__(self, values: Tensor):
         self.values = values

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked_buffers import Chunk, Lanes
+from querykey.backends.chunked_buffers import Lanes, Panel, take
 
 Step = tuple[slice | None, slice | None]
 
@@ -46,93 +46,75 @@ def cuts(begin: int, end: int, size: int) -> Iterator[slice]:
 
 
 def forward_pass(
-    chunk: Chunk, plan: list[Step], lanes: Lanes, sums: Tensor | None, n: Tensor, d: Tensor
-) -> Tensor:
-    """Write n and d of every query; return the sums, those given plus all keys of the plan."""
-    total, empty = begin(chunk, sums)
-    for queries, keys in plan:
-        lanes.load(chunk, queries, keys)
-        if queries is not None:
-            if empty:
-                chunk.n.zero_()
-            else:
-                torch.bmm(chunk.weighted(total), chunk.phi_q(), out=chunk.n)
-            if keys is not None:
-                chunk.n.baddbmm_(chunk.v, chunk.weights(chunk.pairs()))
-            done = chunk.n_tokens[..., : queries.stop - queries.start]
-            n[..., queries].copy_(done[:, :-1])
-            d[..., queries].copy_(done[:, -1])
-        if keys is not None:
-            total.baddbmm_(chunk.v, chunk.phi_k().mT)
-            empty = False
-    return total
-
-
-def query_pass(
-    chunk: Chunk, plan: list[Step], lanes: Lanes, sums: Tensor | None, dq: Tensor
+    panel: Panel, plan: list[Step], lanes: Lanes, total: Tensor, n: Tensor, d: Tensor
 ) -> None:
-    """Write the gradient of q, with the sums of the keys built up once more."""
-    total, empty = begin(chunk, sums)
-    rows = chunk.q_rows
+    """Write n and d of every query, and add all keys of the plan to `total`."""
     for queries, keys in plan:
-        lanes.load(chunk, queries, keys)
+        lanes.load(panel, queries, keys)
+        sums = _take_in(panel, total, keys)
         if queries is not None:
-            chunk.phi_q()
-            if empty:
-                rows.grad.zero_()
-            else:
-                torch.bmm(chunk.weighted(total).mT, chunk.n, out=rows.grad)
+            torch.bmm(sums, panel.phi_q(), out=panel.n)
+            if keys is not None:
+                panel.n.baddbmm_(panel.v, panel.weights(panel.pairs()))
+            take(panel.n_tokens[:, :-1], n[..., queries])
+            take(panel.n_tokens[:, -1], d[..., queries])
+
+
+def query_pass(panel: Panel, plan: list[Step], lanes: Lanes, total: Tensor, dq: Tensor) -> None:
+    """Write the gradient of q, with the sums of the keys built up once more."""
+    rows = panel.q_rows
+    for queries, keys in plan:
+        lanes.load(panel, queries, keys)
+        sums = _take_in(panel, total, keys)
+        if queries is not None:
+            panel.phi_q()
+            torch.bmm(sums.mT, panel.n, out=rows.grad)
             met = None
             if keys is not None:
-                met = torch.bmm(chunk.met_k(), chunk.pair_gradient(chunk.pairs()))
-            grad = rows.gradient(chunk.q, met).unflatten(-1, (chunk.heads, chunk.size))
-            dq[..., queries].copy_(grad[..., : queries.stop - queries.start])
-        if keys is not None:
-            total.baddbmm_(chunk.v, chunk.phi_k().mT)
-            empty = False
+                pairs = panel.pair_gradient(panel.pairs())
+                met = torch.bmm(panel.met_k(), pairs, out=panel.to_q)
+            panel.q.copy_(rows.gradient(panel.q, met))
+            take(panel.q_tokens, dq[..., queries])
+
+
+def _take_in(panel: Panel, total: Tensor, keys: slice | None) -> Tensor:
+    """Add the panel's keys, if any, to the sums; return the sums before each of its chunks."""
+    if keys is None:
+        return panel.repeat(total)
+    torch.bmm(panel.v, panel.phi_k().mT, out=panel.gains)
+    return panel.collect(total)
 
 
 def key_pass(
-    chunk: Chunk,
+    panel: Panel,
     plan: list[Step],
     lanes: Lanes,
-    dsums: Tensor | None,
+    total: Tensor,
+    more: Tensor | None,
     dk: Tensor,
     dv: Tensor,
-) -> Tensor:
-    """Write the gradients of k and v, last chunk first; return that of the sums before the first.
+) -> None:
+    """Write the gradients of k and v, last chunk first, and add all queries to `total`.
 
-    `dsums` is the gradient of the sums after the last.
+    `more` is the gradient of the sums after the last chunk.
     """
-    total, empty = torch.zeros_like(chunk.sums), dsums is None
-    rows = chunk.k_rows
+    rows = panel.k_rows
     for queries, keys in reversed(plan):
-        lanes.load(chunk, queries, keys)
+        lanes.load(panel, queries, keys)
+        if queries is None:
+            sums = panel.repeat(total, more)
+        else:
+            torch.bmm(panel.n, panel.phi_q().mT, out=panel.gains)
+            sums = panel.collect(total, more, backwards=True)
         if keys is not None:
-            phi_k = chunk.phi_k()
-            if empty:
-                rows.grad.zero_()
-                to_v = torch.zeros_like(chunk.v)
-            else:
-                read = chunk.weighted(total, dsums)
-                torch.bmm(read.mT, chunk.v, out=rows.grad)
-                to_v = torch.bmm(read, phi_k)
+            torch.bmm(sums, panel.phi_k(), out=panel.to_v)
+            torch.bmm(sums.mT, panel.v, out=rows.grad)
             met = None
             if queries is not None:
-                u = chunk.pairs()
-                met = torch.bmm(chunk.met_q(), chunk.pair_gradient(u).mT)
-                to_v.baddbmm_(chunk.n, chunk.weights(u).mT)
-            count = keys.stop - keys.start
-            dk[..., keys].copy_(rows.gradient(chunk.k, met)[..., :count])
-            dv[..., keys].copy_(to_v[:, :-1, :count])
-        if queries is not None:
-            total.baddbmm_(chunk.n, chunk.phi_q().mT)
-            empty = False
-    return chunk.weighted(total, dsums)
-
-
-def begin(chunk: Chunk, sums: Tensor | None) -> tuple[Tensor, bool]:
-    """Return the sums to start from, as a buffer to add to, and whether they are all zero."""
-    if sums is None:
-        return torch.zeros_like(chunk.sums), True
-    return sums.to(chunk.sums, copy=True), False
+                u = panel.pairs()
+                met = torch.bmm(panel.met_q(), panel.pair_gradient(u).mT, out=panel.to_k)
+                panel.to_v.baddbmm_(panel.n, panel.weights(u).mT)
+            panel.k.copy_(rows.gradient(panel.k, met))
+            take(panel.k_tokens, dk[..., keys])
+            panel.v.copy_(panel.to_v)
+            take(panel.v_tokens[:, :-1], dv[..., keys])

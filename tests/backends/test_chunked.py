@@ -1,0 +1,377 @@
+"""Chunked kernel attention against the quadratic form, written out here in float64."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from querykey.attention.features import (
+    EluPlusOne,
+    FeatureMap,
+    Polynomial,
+    Quadratic,
+    RandomFeatures,
+    Taylor,
+)
+from querykey.attention.mechanisms import Kernel
+from querykey.backends import chunked, chunked_buffers, chunked_monomials, chunked_ops
+
+NAN, INF = math.nan, math.inf
+
+
+def by_phi(phi):
+    return lambda scale: lambda q, k: phi(q * scale**0.5) @ phi(k * scale**0.5).mT
+
+
+def by_dots(f):
+    return lambda scale: lambda q, k: f(scale * (q @ k.mT))
+
+
+def elu_plus_one(x):
+    return torch.where(x > 0, x + 1, torch.exp(x))
+
+
+RANDOM = RandomFeatures(11, seed=3)
+MAPS = [
+    (Quadratic(), by_dots(lambda d: (d + 1) ** 2)),
+    (Polynomial(2, bias=0.0), by_dots(lambda d: d**2)),
+    (Polynomial(1, signed=True), by_dots(lambda d: d + 1)),
+    (Polynomial(3, signed=True), by_dots(lambda d: (d + 1) ** 3)),
+    (Polynomial(4, bias=0.3), by_dots(lambda d: (d + 0.3) ** 4)),
+    (Taylor(2), by_dots(lambda d: 1 + d + d**2 / 2)),
+    (EluPlusOne(), by_phi(elu_plus_one)),
+    (RANDOM, by_phi(lambda x: RANDOM(x))),
+]
+QUADRATIC = MAPS[0][1](1.0)
+# q.k of either sign makes the sums of an odd power vanish, where no two roundings agree.
+SIGNED = {Polynomial(1, signed=True), Polynomial(3, signed=True)}
+
+
+def quadratic_form(q, k, v, similarity, causal=False, real=None, start=0):
+    """sum_j w_ij v_j / sum_j w_ij over the keys j that query i sees, in the precision of q."""
+    copies = q.shape[-3] // k.shape[-3]
+    k, v = (x.repeat_interleave(copies, -3) for x in (k, v))
+    w = similarity(q, k)
+    seen = torch.ones(w.shape[-2:], dtype=torch.bool)
+    if causal:
+        seen = torch.arange(w.shape[-1]) <= start + torch.arange(w.shape[-2])[:, None]
+    if real is not None:
+        seen = seen & real[..., None, None, :]
+    w = torch.where(seen, w, 0.0)
+    d = w.sum(-1, keepdim=True)
+    return torch.where(d == 0, 0.0, w @ v / torch.where(d == 0, 1.0, d))
+
+
+def draw(queries, keys, heads=4, kv_heads=2, key_dim=5, value_dim=3, batch=(2,), seed=0):
+    made = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=made, dtype=torch.float64)
+
+    q = normal(*batch, heads, queries, key_dim) / 2
+    k = normal(*batch, kv_heads, keys, key_dim) / 2
+    return q, k, normal(*batch, kv_heads, keys, value_dim)
+
+
+def results(attend, q, k, v, seed=1):
+    """Return the output and the gradients of q, k, v for a random gradient of the output."""
+    leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    out = attend(*leaves)
+    made = torch.Generator().manual_seed(seed)
+    out.backward(torch.randn(out.shape, generator=made, dtype=torch.float64).to(out.dtype))
+    return [out.detach(), *(x.grad for x in leaves)]
+
+
+def assert_close(found, wanted, tolerance=1e-10):
+    for name, ours, theirs in zip(
+        ["out", "dq", "dk", "dv"][: len(found)], found, wanted, strict=True
+    ):
+        assert ours.shape == theirs.shape
+        assert ours.dtype == theirs.dtype
+        if ours.numel():
+            error = (ours - theirs).abs().max() / (1 + theirs.abs().max())
+            assert error < tolerance, f"{name} is off by {error}"
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch):
+    """Every buffer and result that is not written to holds NaN."""
+
+    def poison(x):
+        return x.fill_(NAN) if x.dtype.is_floating_point and x.device.type == "cpu" else x
+
+    new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: poison(new_empty(*a, **o)))
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **o: poison(empty_like(*a, **o)))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
+    monkeypatch.setattr(chunked_ops, "CHUNK", (8, 8))
+    monkeypatch.setattr(chunked_ops, "CACHE", 1 << 15)
+
+
+LENGTHS = [1, 7, 63, 64, 65, 130, 257]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_lengths_off_every_edge(length, causal):
+    x = draw(length, length)
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *x))
+
+
+@pytest.mark.parametrize(("features", "similarity"), MAPS, ids=lambda x: str(x)[:24])
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_map(features, similarity, causal, small_chunks):
+    q, k, v = draw(67, 67)
+    if features in SIGNED:
+        q, k = q.abs(), k.abs()
+    kernel, same = Kernel(features, scale=0.7), similarity(0.7)
+    found = results(lambda *x: chunked.attend(*x, kernel, causal=causal), q, k, v)
+    assert_close(found, results(lambda *x: quadratic_form(*x, same, causal), q, k, v))
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 31, 32, 33, 64, 65])
+@pytest.mark.parametrize("group", [1, 3])
+def test_edges_of_chunks_and_panels(length, group, small_chunks):
+    x = draw(length, length, heads=2 * group)
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=True), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True), *x))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "start"),
+    [(9, 30, 21), (9, 30, 5), (1, 30, 29), (30, 9, 0), (30, 9, 4), (17, 12, -6), (5, 7, -9)],
+)
+def test_queries_that_start_elsewhere(queries, keys, start, small_chunks):
+    x = draw(queries, keys)
+    kernel = Kernel(Quadratic())
+    found = results(lambda *x: chunked.attend(*x, kernel, causal=True, start=start), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True, start=start), *x))
+
+
+@pytest.mark.parametrize(("features", "similarity"), MAPS, ids=lambda x: str(x)[:24])
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_changes_nothing_whatever_it_holds(features, similarity, causal, small_chunks):
+    q, k, v = draw(45, 45)
+    if features in SIGNED:
+        q, k = q.abs(), k.abs()
+    real = torch.rand(2, 45, generator=torch.Generator().manual_seed(2)) > 0.3
+    real[1, :10] = False  # the first queries of this row see nothing
+    wanted = results(lambda *x: quadratic_form(*x, similarity(1.0), causal, real), q, k, v)
+    hidden = ~real[:, None, :, None]
+    k, v = k.masked_fill(hidden, NAN), v.masked_fill(hidden, INF)
+    kernel = Kernel(features)
+    found = results(lambda *x: chunked.attend(*x, kernel, causal=causal, real=real), q, k, v)
+    assert_close(found, wanted)
+    for grad in found[2:]:
+        assert (grad.masked_select(hidden) == 0).all()
+
+
+def test_a_vanishing_denominator_gives_zeros_and_no_gradient():
+    q, k, v = draw(20, 20)
+    q[:, :, 3] = 0
+    kernel = Kernel(Polynomial(2, bias=0.0))
+    out, *grads = results(lambda *x: chunked.attend(*x, kernel, causal=True), q, k, v)
+    assert (out[:, :, 3] == 0).all()
+    assert (grads[0][:, :, 3] == 0).all()
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_without_heads_and_with_more_batch_axes():
+    q, k, v = draw(19, 19, heads=1, kv_heads=1, batch=())
+    out = chunked.attend(q[0], k[0], v[0], Kernel(Quadratic()), causal=True)
+    assert_close([out], [quadratic_form(q, k, v, QUADRATIC, True)[0]])
+    x = draw(19, 19, batch=(2, 3))
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic())), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC), *x))
+
+
+def test_inputs_that_are_views(small_chunks):
+    x = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in draw(21, 21)]
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=True), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True), *x))
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 2), (5, 0, 2), (0, 0, 2), (5, 5, 0)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_nothing_at_all(shape, causal):
+    queries, keys, batch = shape
+    x = draw(queries, keys, batch=(batch,))
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("key_dim", [16, 32])
+def test_low_precision_within_the_budget(dtype, causal, key_dim):
+    """At most twice the error of the quadratic form in that precision, plus one rounding step."""
+    x = [t.to(dtype) for t in draw(300, 300, key_dim=key_dim, value_dim=key_dim)]
+    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+
+    def rounded(q, k, v):
+        q, k, v = (t.to(torch.promote_types(dtype, torch.float32)) for t in (q, k, v))
+        return quadratic_form(q, k, v, QUADRATIC, causal).to(dtype)
+
+    low = results(rounded, *x)
+    exact = results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *(t.double() for t in x))
+    for ours, reference, truth in zip(found, low, exact, strict=True):
+        assert ours.dtype == dtype
+        allowed = 2 * (reference - truth).abs().max()
+        allowed += torch.finfo(dtype).eps * truth.abs().max()
+        assert (ours - truth).abs().max() <= allowed
+
+
+@pytest.mark.parametrize(("features", "similarity"), MAPS, ids=lambda x: str(x)[:24])
+def test_any_split_equals_the_whole(features, similarity, small_chunks):
+    q, k, v = draw(41, 41)
+    if features in SIGNED:
+        q, k = q.abs(), k.abs()
+    real = torch.rand(2, 41, generator=torch.Generator().manual_seed(2)) > 0.2
+    kernel, width = Kernel(features, scale=0.7), features.width(5)
+
+    def in_pieces(q, k, v):
+        outs, outer, total = [], torch.zeros(2, 2, width, 3), torch.zeros(2, 2, width)
+        outer, total = outer.double(), total.double()
+        for cut in (slice(0, 1), slice(1, 20), slice(20, 20), slice(20, 41)):
+            tokens = (x[:, :, cut] for x in (q, k, v))
+            out, outer, total = chunked.extend(*tokens, kernel, outer, total, real=real[:, cut])
+            outs.append(out)
+        phi = kernel.phi(k).detach() * real[:, None, :, None]
+        assert_close([outer.detach(), total.detach()], [phi.mT @ v.detach(), phi.sum(-2)])
+        return torch.cat(outs, 2)
+
+    wanted = results(lambda *x: quadratic_form(*x, similarity(0.7), True, real), q, k, v)
+    assert_close(results(in_pieces, q, k, v), wanted)
+
+
+def test_gradients_by_finite_differences():
+    q, k, v = (x.requires_grad_() for x in draw(9, 9, batch=(1,), key_dim=3, value_dim=2))
+    outer, total = (
+        torch.rand(1, 2, 10, *more, dtype=torch.float64, requires_grad=True) for more in ((2,), ())
+    )
+    kernel = Kernel(Quadratic())
+    assert torch.autograd.gradcheck(
+        lambda *x: chunked.extend(*x[:3], kernel, *x[3:]), (q, k, v, outer, total)
+    )
+    assert torch.autograd.gradcheck(lambda *x: chunked.attend(*x, kernel, causal=True), (q, k, v))
+
+
+@dataclass(frozen=True)
+class Squares(FeatureMap):
+    """A map that the backend does not know."""
+
+    def width(self, key_dim):
+        return key_dim
+
+    def __call__(self, x):
+        return x * x
+
+
+def test_a_map_of_ones_own(small_chunks):
+    q, k, v = draw(33, 33)
+    real = torch.ones(2, 33, dtype=torch.bool)
+    real[:, 5] = False
+    wanted = results(
+        lambda *x: quadratic_form(*x, lambda q, k: q**2 @ (k**2).mT, True, real), q, k, v
+    )
+    k[:, :, 5] = NAN
+    found = results(
+        lambda *x: chunked.attend(*x, Kernel(Squares()), causal=True, real=real), q, k, v
+    )
+    assert_close(found, wanted)
+
+
+def test_only_inputs_output_and_one_number_per_query_are_kept():
+    kept = []
+    x = [t.requires_grad_() for t in draw(300, 300)]
+
+    def note(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        out = chunked.attend(*x, Kernel(Quadratic()), causal=True)
+    assert sum(kept) == sum(t.numel() for t in (*x, out)) + out[..., 0].numel()
+
+
+def test_a_step_of_checkpointing():
+    x = draw(21, 21)
+    kernel = Kernel(Quadratic())
+    wanted = results(lambda *x: chunked.attend(*x, kernel, causal=True).sin(), *x)
+    found = results(
+        lambda *x: checkpoint(
+            lambda *x: chunked.attend(*x, kernel, causal=True).sin(), *x, use_reentrant=False
+        ),
+        *x,
+    )
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_autocast_rounds_the_inputs_and_nothing_else():
+    x = [t.float() for t in draw(70, 70)]
+    kernel = Kernel(Quadratic())
+
+    def under_autocast(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return chunked.attend(q, k, v, kernel, causal=True)
+
+    found = results(under_autocast, *x)
+    wanted = results(lambda *x: chunked.attend(*(t.bfloat16() for t in x), kernel, causal=True), *x)
+    assert found[0].dtype == torch.bfloat16
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.*is deprecated:DeprecationWarning"
+)  # inductor's own
+@pytest.mark.parametrize("features", [Quadratic(), EluPlusOne(), RANDOM], ids=str)
+def test_compiled_whole(features, monkeypatch):
+    monkeypatch.undo()  # the poison, which the compiler cannot see through
+    kernel, x = Kernel(features), draw(70, 70)
+    real = torch.rand(2, 70) > 0.2
+
+    def layer(q, k, v):
+        return chunked.attend(q * 1.5, k, v, kernel, causal=True, real=real).sin()
+
+    compiled = torch.compile(layer, fullgraph=True)
+    assert_close(results(compiled, *x), results(layer, *x), 1e-12)
+
+
+@pytest.mark.slow
+def test_the_operators_keep_torchs_rules(monkeypatch):
+    monkeypatch.undo()
+    q, k, v = (t.requires_grad_() for t in draw(9, 9, batch=()))
+    sums = torch.rand(2, 21, 4, dtype=torch.float64)
+    numbers = [1.0, 1.0, 2.0, 1.0]
+    q = q.reshape(2, 2, 9, 5).detach().requires_grad_()
+    for past, keep in ((None, False), (sums, True)):
+        args = (q, k, v, None, past, "series", numbers, True, 0, keep)
+        torch.library.opcheck(torch.ops.querykey.chunked_forward.default, args)
+
+
+def test_rows_hold_every_monomial_as_often_as_it_counts():
+    for key_dim, degree in ((3, 4), (9, 2), (17, 2), (10, 3)):
+        words = chunked_monomials.letters(key_dim, degree)
+        counts, degrees = chunked_monomials.orderings(key_dim, degree)
+        assert len(words) == chunked_monomials.blocks(key_dim, degree)[1]
+        for n in range(degree + 1):
+            # At q = k = (1, ..., 1), (q.k)^n is key_dim^n.
+            assert counts[degrees == n].sum().item() == pytest.approx(key_dim**n)
+
+
+def test_put_and_take_cut_where_a_chunk_ends():
+    buffer, back = torch.full((2, 3, 4), NAN), torch.full((2, 9), NAN)
+    tokens = torch.arange(18.0).view(2, 9)
+    chunked_buffers.put(buffer, tokens)
+    assert torch.equal(buffer.flatten(1)[:, :9], tokens)
+    assert (buffer.flatten(1)[:, 9:] == 0).all()
+    chunked_buffers.take(buffer, back)
+    assert torch.equal(back, tokens)
