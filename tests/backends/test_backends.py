@@ -181,12 +181,17 @@ SERVING = {
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("hiding", HIDING)
-@pytest.mark.parametrize("backend", SERVING)
+@pytest.mark.parametrize(
+    ("backend", "hiding"),
+    [
+        (backend, hiding)
+        for backend in SERVING
+        for hiding in HIDING
+        if backend != "chunked" or "padding" in hiding  # which is all that it takes
+    ],
+)
 def test_what_no_query_may_see_changes_nothing(backend, hiding, poison):
     mask, mechanism = HIDING[hiding], SERVING[backend]
-    if backend == "chunked" and "padding" not in hiding:
-        pytest.skip("chunked refuses this mask")
     q, k, v = draw(1, 2, 9, 4), draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)
     hidden = ~reference.weights(q, k, mask=mask).bool().any(dim=(0, 1, 2))
     assert hidden.any()

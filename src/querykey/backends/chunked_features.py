@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from querykey.attention.features import _orthogonal
+from querykey.attention.tables import orthogonal_rows
 from querykey.backends.chunked_monomials import Block, blocks, orderings, recentred
 
 
@@ -155,7 +155,7 @@ def rows(like: Tensor, kind: str, numbers: Sequence[float]) -> Rows:
     if kind == "elu+1":
         return EluPlusOne(like, math.sqrt(scale))
     count, seed = map(int, more)
-    directions = torch.from_numpy(_orthogonal(count, like.shape[1], seed))
+    directions = torch.from_numpy(orthogonal_rows(count, like.shape[1], seed))
     return RandomFeatures(like, directions, math.sqrt(scale))
 
 

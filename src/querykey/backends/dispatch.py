@@ -131,7 +131,8 @@ def _refusal(name: str, request: Request) -> str | None:
         return None
     if library(request.q) != "torch":
         return f"it takes torch tensors, and q is of {library(request.q)}"
-    if 0 in (request.call.queries, request.call.keys, *request.call.batch, request.call.key_dim):
+    call = request.call
+    if 0 in (*call.batch, call.heads, call.queries, call.keys, call.key_dim):
         return "there is nothing to compute"
     return _module(name).refusal(request)
 
@@ -166,6 +167,6 @@ def _module(name: str) -> ModuleType:
         from querykey.backends import flex
 
         return flex
-    from querykey.backends import chunked
+    from querykey.backends import linear
 
-    return chunked
+    return linear

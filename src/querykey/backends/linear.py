@@ -1,0 +1,58 @@
+"""Which calls kernel attention in chunks serves, and how a request becomes one."""
+
+from __future__ import annotations
+
+import torch
+
+from querykey.attention.masks import real_keys
+from querykey.attention.mechanisms import Kernel
+from querykey.backends import chunked
+from querykey.backends.request import Request
+
+WHY = "kernel attention in chunks: time and memory linear in the tokens"
+
+
+def refusal(request: Request) -> str | None:
+    """Why this backend cannot serve the call; None if it can."""
+    if not isinstance(request.mechanism, Kernel):
+        return f"it computes kernel attention, not {type(request.mechanism).__name__}"
+    if request.others:
+        shown = " & ".join(str(part) for part in request.others)
+        return f"it takes Causal() and padding, and {shown} is neither"
+    if request.causal and not isinstance(request.call.start, int):
+        return "it takes one start for all rows, not one each"
+    return None
+
+
+def notes(request: Request) -> tuple[str, ...]:
+    """What a user should know about the numbers."""
+    assert isinstance(request.mechanism, Kernel)
+    said = []
+    if request.causal:
+        said.append("NaN or inf in a key that only some queries may see can reach the others")
+    if not request.mechanism.features.positive:
+        said.append("similarities can be negative, and sums near 0 lose digits")
+    return tuple(said)
+
+
+def run(request: Request) -> torch.Tensor:
+    """Compute the call; padded keys, and queries that see only those, may hold anything."""
+    assert isinstance(request.mechanism, Kernel)
+    q, real = request.q, real_keys(request.mask, request.q)
+    start = request.call.start if request.causal else 0
+    if real is not None:
+        q = torch.where(_looking(request, real, start), q, 0)
+    return chunked.attend(
+        q, request.k, request.v, request.mechanism, causal=request.causal, real=real, start=start
+    )
+
+
+def _looking(request: Request, real: torch.Tensor, start: int) -> torch.Tensor:
+    """Which queries see a real key, in a shape that broadcasts against q."""
+    if request.causal:
+        at = torch.arange(start, start + request.call.queries, device=real.device)
+        before = real.cumsum(-1)[..., at.clamp(0, request.call.keys - 1)]
+        looking = ((before > 0) & (at >= 0))[..., None]
+    else:
+        looking = real.any(-1, keepdim=True)[..., None]
+    return looking[..., None, :, :] if request.call.has_heads else looking

@@ -1,0 +1,191 @@
+"""Which backend serves a call, what is refused and in which words, and where attend can be used."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+
+import querykey as qk
+from querykey.backends.dispatch import BackendError
+
+T, KERNEL = 33, qk.Kernel(qk.Quadratic(), scale=0.3)
+REAL = torch.arange(T) < torch.tensor([[T], [20]])
+
+
+def draw(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def three(dtype=torch.float64, tokens=T):
+    return [draw(2, 4, tokens, 6, dtype=dtype, seed=i) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "backend"),
+    [
+        ({}, "sdpa"),
+        ({"mask": qk.Causal() & qk.Window(3)}, "sdpa"),
+        ({"bias": qk.ALiBi(4)}, "sdpa"),
+        ({"mechanism": qk.Softmax(softcap=5.0)}, "reference"),
+        ({"mechanism": qk.Argmax()}, "reference"),
+        ({"mechanism": KERNEL, "mask": qk.Causal() & qk.Padding(REAL)}, "chunked"),
+        ({"mechanism": KERNEL, "mask": qk.Causal() & qk.Window(3)}, "reference"),
+    ],
+)
+def test_auto_takes_the_fastest_that_serves(spec, backend):
+    q, k, v = three()
+    explained = qk.explain(q, k, v, **spec)
+    assert explained.backend == backend
+    assert set(explained.others) == {"sdpa", "flex", "chunked", "reference"} - {backend}
+    # the answer is the named backend's, to the last bit
+    assert torch.equal(qk.attend(q, k, v, **spec), qk.attend(q, k, v, backend=backend, **spec))
+
+
+def test_an_explanation_in_words():
+    q, k, v = three()
+    assert str(qk.explain(q, k, v, mask=qk.Causal())) == (
+        "sdpa: torch's fused softmax attention\n"
+        "  note: NaN or inf in a key that only some queries may see can reach the others\n"
+        "  not flex: FlexAttention on the CPU takes no float64\n"
+        "  not chunked: it computes kernel attention, not Softmax\n"
+        "  not reference: it would give the same, and sdpa is faster"
+    )
+    assert str(qk.explain(*(x.numpy() for x in (q, k, v)))).splitlines()[0] == (
+        "reference: the equation; fast backends take torch tensors, and q is of numpy"
+    )
+
+
+def refusal(backend, q=None, **spec):
+    first, k, v = three(torch.float32)
+    with pytest.raises(BackendError) as caught:
+        qk.attend(first if q is None else q, k, v, backend=backend, **spec)
+    return str(caught.value)
+
+
+def test_refusals_by_name():
+    cannot = "cannot serve this call: "
+    assert refusal("sdpa", mechanism=KERNEL) == (
+        f"backend 'sdpa' {cannot}it computes softmax attention, not Kernel"
+    )
+    assert refusal("sdpa", mechanism=qk.Softmax(softcap=2.0)) == (
+        f"backend 'sdpa' {cannot}it has no softcap"
+    )
+    assert refusal("chunked") == (
+        f"backend 'chunked' {cannot}it computes kernel attention, not Softmax"
+    )
+    assert refusal("chunked", mechanism=KERNEL, mask=qk.Causal() & qk.Window(3)) == (
+        f"backend 'chunked' {cannot}it takes Causal() and padding, and Window(size=3) is neither"
+    )
+    assert refusal("flex", q=three(torch.float32)[0].requires_grad_()) == (
+        f"backend 'flex' {cannot}FlexAttention has no backward on the CPU"
+    )
+    assert refusal("flex", bias=draw(T, T, dtype=torch.float32)) == (
+        f"backend 'flex' {cannot}it takes a bias that is a rule over positions, not an array"
+    )
+    assert refusal("spda") == (
+        "there is no backend 'spda'; did you mean 'sdpa'? (auto, sdpa, flex, chunked, reference)"
+    )
+    x = np.ones((2, 3))
+    with pytest.raises(BackendError, match="it takes torch tensors, and q is of numpy"):
+        qk.attend(x, x, x, backend="sdpa")
+
+
+@pytest.mark.parametrize("mechanism", [qk.Softmax(), qk.Argmax(), KERNEL])
+@pytest.mark.parametrize(
+    ("q", "k"), [((2, 4, 0, 6), (2, 4, 5, 6)), ((2, 4, 5, 6), (2, 4, 0, 6)),
+                 ((0, 4, 5, 6), (0, 4, 5, 6)), ((2, 0, 5, 6), (2, 0, 5, 6))],
+)  # fmt: skip
+def test_nothing_is_served_too(mechanism, q, k):
+    out = qk.attend(draw(*q), draw(*k), draw(*k), mechanism=mechanism)
+    assert out.shape == q
+    assert (out == 0).all()
+
+
+SPECS = {
+    "causal": {"mask": qk.Causal()},
+    "padding": {"mask": qk.Causal() & qk.Padding(REAL)},
+    "window": {"mask": qk.Causal() & qk.Window(4)},
+    "argmax": {"mechanism": qk.Argmax()},
+    "kernel": {"mechanism": KERNEL, "mask": qk.Causal()},
+    "kernel padding": {"mechanism": KERNEL, "mask": qk.Padding(REAL)},
+}
+
+
+def with_gradients(run, inputs):
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    out = run(*inputs)
+    return [out, *torch.autograd.grad(out.square().sum(), inputs)]
+
+
+def assert_same(first, second, tolerance=1e-10):
+    for a, b in zip(first, second, strict=True):
+        assert a.dtype == b.dtype
+        assert (a - b).abs().max() <= tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning"
+)  # torch's own, while it compiles
+@pytest.mark.parametrize("name", SPECS)
+def test_compiled_whole(name):
+    torch.compiler.reset()
+
+    def run(*x):
+        return qk.attend(*x, **SPECS[name])
+
+    whole = torch.compile(run, fullgraph=True, backend="aot_eager")
+    assert_same(with_gradients(whole, three()), with_gradients(run, three()))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_checkpointed(name):
+    def run(*x):
+        return qk.attend(*x, **SPECS[name])
+
+    again = with_gradients(lambda *x: checkpoint(run, *x, use_reentrant=False), three())
+    assert_same(again, with_gradients(run, three()))
+
+
+@pytest.mark.parametrize("name", ["causal", "padding", "kernel"])
+def test_under_autocast_the_products_are_in_its_dtype(name):
+    q, k, v = three(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = qk.attend(q, k, v, **SPECS[name])
+    low = qk.attend(*(x.bfloat16() for x in (q, k, v)), **SPECS[name])
+    assert out.dtype == torch.bfloat16
+    assert torch.isfinite(out).all()
+    assert (out - low).abs().max() <= 0.02
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    cuts=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    name=st.sampled_from(["softmax", "window", "kernel", "argmax"]),
+)
+def test_any_split_through_the_backends_equals_the_whole(cuts, kv_heads, name):
+    mechanism, mask = {
+        "softmax": (qk.Softmax(), qk.Causal()),
+        "window": (qk.Softmax(), qk.Causal() & qk.Window(4)),
+        "kernel": (KERNEL, qk.Causal()),
+        "argmax": (qk.Argmax(), qk.Causal()),
+    }[name]
+    tokens = sum(cuts)
+    q = draw(2, 4, tokens, 6)
+    k, v = draw(2, kv_heads, tokens, 6, seed=1), draw(2, kv_heads, tokens, 5, seed=2)
+    state = qk.empty_state(mechanism, mask, 2, kv_heads=kv_heads, key_dim=6, value_dim=5)
+    outs, first, at = [], state, 0
+    for cut in cuts:
+        piece = (x[:, :, at : at + cut] for x in (q, k, v))
+        out, state = qk.extend(*piece, state)
+        outs.append(out)
+        at += cut
+    whole = qk.attend(q, k, v, mechanism=mechanism, mask=mask)
+    assert (torch.cat(outs, dim=2) - whole).abs().max() < 1e-9
+    assert state.lengths.tolist() == [tokens, tokens]
+    again, _ = qk.extend(*(x[:, :, : cuts[0]] for x in (q, k, v)), first)
+    assert torch.equal(again, outs[0])  # the old state is as it was
