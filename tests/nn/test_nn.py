@@ -133,7 +133,9 @@ def test_blocks_equal_torchs_own(name, place):
     ours = Block(BlockConfig.preset(name, WIDTH, HEADS, 20)).double()
     with torch.no_grad():
         weights = theirs.self_attn.in_proj_weight.chunk(3)
-        for part, weight in zip((ours.attention.q, ours.attention.k, ours.attention.v), weights):
+        for part, weight in zip(
+            (ours.attention.q, ours.attention.k, ours.attention.v), weights, strict=True
+        ):
             part.weight.copy_(weight)
             part.bias.zero_()
         for mine, other in (

@@ -53,26 +53,39 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         source: Tensor | None = None,
         *,
+        memory: tuple[Tensor, Tensor] | None = None,
+        state: State | None = None,
         real: Tensor | None = None,
         bias: Bias | None = None,
         turns: Turns | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """Let the tokens x (batch, tokens, width) look at themselves, or at those of `source`.
 
-        `real` (batch, keys) is True for the keys that exist. What all layers of a model share can
-        be handed in: `bias`, and the rotary `turns` of these positions.
+        `memory` is what `memory(source)` returned. `real` (batch, keys) is True for the keys that
+        exist. A state goes in and comes out: given one, x follows the tokens that it remembers, and
+        (out, state after x) is returned. What all layers of a model share can be handed in: `bias`,
+        and the rotary `turns` of these positions.
         """
+        q = _split(self.q(x), self.config.heads)
         if source is not None:
-            return self.look(x, *self.memory(source), real=real)
-        return self.step(x, None, real=real, bias=bias, turns=turns)[0]
+            memory = self.memory(source)
+        if memory is not None:
+            return self._attend(q, *memory, real, self.bias)
+        k, v = self.memory(x)
+        if self.rotary is not None:
+            if turns is None:
+                turns = self.rotary.turns(token_positions(x, state, real), q)
+            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+        bias = self.bias if bias is None else bias
+        if state is None:
+            return self._attend(q, k, v, real, bias)
+        run = attend if self.backend == "auto" else partial(attend, backend=self.backend)
+        out, state = states.extend(q, k, v, state, real, bias=bias, attend=run)
+        return self._join(out), state
 
-    def extend(
-        self, x: Tensor, state: State, *, real: Tensor | None = None, bias: Bias | None = None
-    ) -> tuple[Tensor, State]:
+    def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
         """Return the outputs of new tokens and the state after them."""
-        out, after = self.step(x, state, real=real, bias=bias)
-        assert after is not None
-        return out, after
+        return self(x, state=state, real=real)
 
     def empty_state(
         self, batch: int = 1, capacity: int | None = None, like: Tensor | None = None
@@ -81,38 +94,12 @@ class MultiHeadAttention(nn.Module):
         return empty_state(
             self.config.mechanism, self.mask, batch,
             kv_heads=self.kv_heads, key_dim=self.key_dim, value_dim=self.value_dim,
-            capacity=capacity, like=self.q.weight if like is None else like,
+            capacity=capacity, like=self.q.weight.detach() if like is None else like,
         )  # fmt: skip
-
-    def step(
-        self,
-        x: Tensor,
-        state: State | None,
-        *,
-        real: Tensor | None = None,
-        bias: Bias | None = None,
-        turns: Turns | None = None,
-    ) -> tuple[Tensor, State | None]:
-        """Attend among the tokens x and what `state` remembers; without a state, among x alone."""
-        q, (k, v) = _split(self.q(x), self.config.heads), self.memory(x)
-        if self.rotary is not None:
-            if turns is None:
-                turns = self.rotary.turns(token_positions(x, state, real), q)
-            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
-        bias = self.bias if bias is None else bias
-        if state is None:
-            return self._attend(q, k, v, real, bias), None
-        run = attend if self.backend == "auto" else partial(attend, backend=self.backend)
-        out, state = states.extend(q, k, v, state, real, bias=bias, attend=run)
-        return self._join(out), state
 
     def memory(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the tokens of `source`, split into heads."""
         return _split(self.k(source), self.kv_heads), _split(self.v(source), self.kv_heads)
-
-    def look(self, x: Tensor, k: Tensor, v: Tensor, *, real: Tensor | None = None) -> Tensor:
-        """Let the tokens x look at keys and values that `memory` returned."""
-        return self._attend(_split(self.q(x), self.config.heads), k, v, real, self.bias)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
         mask = self.mask if real is None else self.mask & Padding(real)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -56,45 +56,46 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout) if config.dropout else None
 
     def forward(
-        self, x: Tensor, source: Tensor | None = None, *, real: Tensor | None = None
-    ) -> Tensor:
-        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) is True for some.
-
-        All tokens of `source` are real; `step` takes a Memory that says which are.
-        """
-        memory = None
-        if source is not None:
-            assert self.cross is not None, "a block with a source_width looks at a source"
-            memory = Memory(*self.cross.memory(source))
-        return self.step(x, None, real=real, memory=memory)[0]
-
-    def step(
         self,
         x: Tensor,
-        state: State | None,
+        memory: Memory | None = None,
         *,
+        state: State | None = None,
         real: Tensor | None = None,
         bias: Bias | None = None,
         turns: Turns | None = None,
-        memory: Memory | None = None,
-    ) -> tuple[Tensor, State | None]:
-        """Do the same for tokens that follow those of `state`, and return the state after them."""
+    ) -> Any:
+        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) is True for some.
+
+        With a state, x follows the tokens that it remembers: returns (out, the state after x).
+        `memory` is what a block with a `source_width` looks at, from `remember`.
+        """
+        after = state
 
         def attention(y: Tensor) -> Tensor:
-            nonlocal state
-            out, state = self.attention.step(y, state, real=real, bias=bias, turns=turns)
+            nonlocal after
+            out = self.attention(y, state=state, real=real, bias=bias, turns=turns)
+            if state is not None:
+                out, after = out
             return out
 
         x = self._around(attention, self.attention_norm, "attention", x)
-        if self.cross is not None and self.cross_norm is not None:
+        if self.cross_norm is not None:
             x = self._around(self._look(memory), self.cross_norm, "attention", x)
-        return self._around(self.mlp, self.mlp_norm, "mlp", x), state
+        x = self._around(self.mlp, self.mlp_norm, "mlp", x)
+        return x if state is None else (x, after)
+
+    def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
+        """Return what this block needs to know of another sequence (batch, tokens, width)."""
+        if self.cross is None:
+            raise ValueError("this block looks at no other sequence; give it a source_width")
+        return Memory(*self.cross.memory(source), real)
 
     def _look(self, memory: Memory | None) -> Callable[[Tensor], Tensor]:
         cross = self.cross
         if cross is None or memory is None:
             raise ValueError("this block looks at another sequence, and none was given")
-        return lambda y: cross.look(y, memory.keys, memory.values, real=memory.real)
+        return lambda y: cross(y, memory=(memory.keys, memory.values), real=memory.real)
 
     def _around(
         self, part: Callable[[Tensor], Tensor], norm: nn.Module, name: str, x: Tensor
