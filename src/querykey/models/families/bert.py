@@ -41,9 +41,9 @@ BERT_ROWS = (*_rows("bert"), Row("bert.pooler.dense", "pooler"))
 BERT_TOKENS = (
     Row("cls.predictions.transform.dense", "head.transform"),
     Row("cls.predictions.transform.LayerNorm", "head.norm"),
-    Row("cls.predictions.decoder.weight", "head.output.weight"),
-    Row("cls.predictions.bias", "head.output.bias"),
 )
+BERT_TIED = (Row("cls.predictions.bias", "head.output.bias"),)
+BERT_UNTIED = (Row("cls.predictions.decoder", "head.output"),)
 BERT_CLASSES = (
     Row("bert.pooler.dense", "head.transform"),
     Row("classifier", "head.output"),
@@ -52,9 +52,9 @@ ROBERTA_ROWS = (*_rows("roberta"), Row("roberta.pooler.dense", "pooler"))
 ROBERTA_TOKENS = (
     Row("lm_head.dense", "head.transform"),
     Row("lm_head.layer_norm", "head.norm"),
-    Row("lm_head.decoder.weight", "head.output.weight"),
-    Row("lm_head.bias", "head.output.bias"),
 )
+ROBERTA_TIED = (Row("lm_head.bias", "head.output.bias"),)
+ROBERTA_UNTIED = (Row("lm_head.decoder", "head.output"),)
 ROBERTA_CLASSES = (
     Row("classifier.dense", "head.transform"),
     Row("classifier.out_proj", "head.output"),
@@ -63,14 +63,18 @@ ROBERTA_CLASSES = (
 
 def bert_rows(config: EncoderConfig) -> tuple[Row, ...]:
     """Return the table for a BERT with this head."""
-    return BERT_ROWS + (BERT_CLASSES if isinstance(config.head, ClassHead) else BERT_TOKENS)
+    if isinstance(config.head, ClassHead):
+        return BERT_ROWS + BERT_CLASSES
+    untied = config.head is not None and not config.head.tied
+    return BERT_ROWS + BERT_TOKENS + (BERT_UNTIED if untied else BERT_TIED)
 
 
 def roberta_rows(config: EncoderConfig) -> tuple[Row, ...]:
     """Return the table for a RoBERTa with this head."""
-    return ROBERTA_ROWS + (
-        ROBERTA_CLASSES if isinstance(config.head, ClassHead) else ROBERTA_TOKENS
-    )
+    if isinstance(config.head, ClassHead):
+        return ROBERTA_ROWS + ROBERTA_CLASSES
+    untied = config.head is not None and not config.head.tied
+    return ROBERTA_ROWS + ROBERTA_TOKENS + (ROBERTA_UNTIED if untied else ROBERTA_TIED)
 
 
 DEFAULTS: Settings = {
@@ -176,12 +180,16 @@ BERT = Family(
     ignored=(
         "position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "pooler.dense.weight", "pooler.dense.bias", "cls.predictions.decoder.bias",
+        "cls.predictions.bias",  # not the one that is added, where the head is untied
     ),
     copies=("cls.predictions.decoder.weight",),
 )  # fmt: skip
 ROBERTA = Family(
     ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
     read_roberta, write_roberta,
-    ignored=("position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.bias"),
+    ignored=(
+        "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.bias",
+        "lm_head.bias",
+    ),
     copies=("lm_head.decoder.weight",),
 )  # fmt: skip
