@@ -18,6 +18,7 @@ from querykey.attention.masks import FULL, Mask, Padding
 from querykey.attention.positions import Bias, Rotary
 from querykey.attention.state import State, empty_state
 from querykey.backends.dispatch import attend
+from querykey.backends.step import attend_next
 from querykey.nn.config import AttentionConfig
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
@@ -79,8 +80,9 @@ class MultiHeadAttention(nn.Module):
         bias = self.bias if bias is None else bias
         if state is None:
             return self._attend(q, k, v, real, bias)
-        run = attend if self.backend == "auto" else partial(attend, backend=self.backend)
-        out, state = states.extend(q, k, v, state, real, bias=bias, attend=run)
+        self._check_state(q, state)
+        run = attend_next if self.backend == "auto" else partial(attend, backend=self.backend)
+        out, state = states.follow(q, k, v, state, real, bias=bias, attend=run)
         return self._join(out), state
 
     def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
@@ -107,6 +109,17 @@ class MultiHeadAttention(nn.Module):
             q, k, v, mechanism=self.config.mechanism, mask=mask, bias=bias, backend=self.backend
         )
         return self._join(out)
+
+    def _check_state(self, q: Tensor, state: State) -> None:
+        """Projections fit each other; what is left to ask is whether the state fits them."""
+        memory, held = state.memory, state.arrays[0] if state.arrays else q
+        sizes = (memory.kv_heads, memory.key_dim, memory.value_dim)
+        if sizes != (self.kv_heads, self.key_dim, self.value_dim) or memory.mask != self.mask:
+            raise ValueError(f"this state is of another layer: {memory}")
+        if len(state.counts) != len(q):
+            raise ValueError(f"a state of {len(state.counts)} rows meets tokens of {len(q)}")
+        if held.device != q.device or (held.dtype != q.dtype and held.dtype != torch.float32):
+            raise TypeError(f"the state is {held.dtype} on {held.device}, the tokens are {q.dtype}")
 
     def _join(self, out: Tensor) -> Tensor:
         joined = out.transpose(1, 2).flatten(2)
