@@ -144,6 +144,8 @@ def test_what_a_mask_says_about_itself_is_true(mask):
 def test_equality_is_structural_and_by_identity_for_arrays():
     assert Window(3) == Window(3) != Window(4)
     assert Causal() & Window(3) == Window(3) & Causal()
+    assert Causal() & Window(3) != Causal() & Window(3) & Strided(2)
+    assert Causal() & Window(3) != Causal() | Window(3)
     assert Padding(REAL) == Padding(REAL) != Padding(REAL.copy())
     assert Padding(REAL) != Dense(REAL)
     assert len({Padding(REAL), Padding(REAL), Causal(), Causal(), FULL}) == 3
@@ -194,6 +196,8 @@ def test_masks_stay_where_they_are_unless_moved():
     moved = mask.on(torch.zeros(1))
     assert isinstance(split(moved)[1].real, torch.Tensor)
     assert moved.on(torch.zeros(1)) is moved
+    elsewhere = moved.on(torch.zeros(1, device="meta"))
+    assert split(elsewhere)[1].real.device.type == "meta"
     turned = (~mask).on(torch.zeros(1))
     assert turned.on(torch.zeros(1)) is turned
     read_only = np.broadcast_to(REAL[0], (2, 3))

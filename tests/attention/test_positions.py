@@ -126,6 +126,9 @@ def test_the_table_of_buckets_learns():
 
     assert torch.autograd.gradcheck(function, table)
     assert Buckets(table) != Buckets(table.clone())
+    plain = Buckets(table.detach().numpy(), both_ways=False)
+    assert isinstance(plain.on(q).table, torch.Tensor)
+    assert torch.equal(attend(q, k, v, bias=plain, mask=Causal()), function(table))
 
 
 @pytest.mark.slow

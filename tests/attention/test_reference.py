@@ -241,6 +241,17 @@ def test_half_precision_is_float32_inside(dtype):
     assert attend(half, half, half).dtype == np.float16
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_autocast_does_not_lower_the_precision(dtype):
+    q, k, v = (torch.tensor(x).to(dtype) for x in draw(7, 3, 3))
+    for spec in (Softmax(), Kernel(Quadratic())):
+        plain = attend(q, k, v, mechanism=spec, mask=Causal())
+        rows = weights(q, k, mechanism=spec, mask=Causal())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(attend(q, k, v, mechanism=spec, mask=Causal()), plain)
+            assert torch.equal(weights(q, k, mechanism=spec, mask=Causal()), rows)
+
+
 def test_a_signed_sum_of_exactly_zero_gives_zeros():
     q = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
     k = torch.tensor([[2.0], [-2.0]], dtype=torch.float64)

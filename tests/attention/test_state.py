@@ -24,9 +24,10 @@ from querykey.attention.masks import (
     Window,
 )
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
-from querykey.attention.positions import ALiBi
+from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend
 from querykey.attention.state import Growing, Recurrent, Sliding, empty_state, extend
+from querykey.attention.states import Ways
 from querykey.shapes import ShapeError
 
 D, M, HEADS, KV_HEADS = 5, 3, 6, 2
@@ -196,6 +197,48 @@ def test_growing_writes_into_spare_room_only_as_the_newest_owner():
     assert leaf.grad.any()
 
 
+@pytest.mark.parametrize("mechanism", [Kernel(Quadratic()), Kernel(EluPlusOne())])
+def test_a_long_chunk_goes_through_block_by_block(mechanism):
+    q, k, v = draw(2, 300)  # more than two blocks of the recurrent state
+    real = np.ones((2, 300), dtype=bool)
+    real[1, 7:150] = False
+    out, state = extend(q, k, v, empty(mechanism, batch=2), real=real)
+    assert state.lengths.tolist() == [300, 157]
+    more, _ = extend(*(x[:, :, :2] for x in (q, k, v)), state)
+    for b in range(2):
+        alone = [x[b : b + 1][:, :, real[b]] for x in (q, k, v)]
+        alone = [np.concatenate([x, x[:, :, :2]], axis=2) for x in alone]
+        want = attend(*alone, mechanism=mechanism, mask=Causal())[0]
+        got = np.concatenate([out[b][:, real[b]], more[b]], axis=1)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+
+
+def test_gradients_of_a_bias_survive_later_tokens():
+    """Even where attend keeps the very keys and values it was given for its backward."""
+    q, k, v = (torch.tensor(x)[:, :KV_HEADS] for x in draw(1, 3))
+    table = torch.randn(8, KV_HEADS, dtype=torch.float64, requires_grad=True)
+
+    def plain(q, k, v, bias, **_):
+        return (q @ k.mT + bias.table.sum()).softmax(-1) @ v
+
+    state, total = empty(Softmax(), capacity=30, like=k), 0
+    for _ in range(3):
+        out, state = extend(q, k, v, state, bias=Buckets(table), ways=Ways(plain))
+        total = total + out.square().sum()
+    total.backward()
+    assert table.grad is not None
+
+
+def test_a_state_from_inference_mode_can_be_extended_outside():
+    arrays = tuple(torch.tensor(x) for x in draw(1, 6))
+    for mechanism in (Softmax(), Kernel(Quadratic())):
+        with torch.inference_mode():
+            _, state = extend(*(x[:, :, :4] for x in arrays), empty(mechanism, capacity=9))
+        out, _ = extend(*(x[:, :, 4:] for x in arrays), state)
+        whole = attend(*arrays, mechanism=mechanism, mask=Causal())
+        torch.testing.assert_close(out, whole[:, :, 4:], rtol=0, atol=1e-12)
+
+
 def test_growing_copies_rarely():
     state, rooms = empty(Softmax()), set()
     for _ in range(65):
@@ -246,7 +289,7 @@ def test_a_sliding_state_holds_no_view_of_a_long_prompt():
 def test_select_reorders_repeats_and_drops_rows(mechanism, mask, wrap):
     arrays = draw(3, 9)
     _, state = extend(*(wrap(x[:, :, :5]) for x in arrays), empty(mechanism, mask, batch=3))
-    chosen = state.select([2, 0, 2, 1])
+    chosen = state.select(wrap(np.array([2, 0, 2, 1])))
     rows = [np.concatenate([x[[2, 0, 2, 1], :, :5], x[[0, 1, 2, 0], :, 5:]], 2) for x in arrays]
     out, after = extend(*(wrap(x[:, :, 5:]) for x in rows), chosen)
     whole = attend(*rows, mechanism=mechanism, mask=mask)[:, :, 5:]
@@ -313,6 +356,11 @@ def test_half_precision_states(mechanism, mask):
     whole = attend(*arrays, mechanism=mechanism, mask=mask)
     assert outs[0].dtype == torch.bfloat16
     torch.testing.assert_close(torch.cat(outs, 2), whole, rtol=8e-3, atol=8e-3)
+    again = empty(mechanism, mask, batch=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        for piece, out in zip(pieces(arrays, [3, 4]), outs, strict=True):
+            same, again = extend(*piece, again)
+            assert torch.equal(same, out)
     recurrent = isinstance(state, Recurrent)
     assert {x.dtype for x in state.arrays} == {torch.float32 if recurrent else torch.bfloat16}
 

@@ -1,6 +1,7 @@
 """Chunked kernel attention against the quadratic form, written out here in float64."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,7 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends import chunked, chunked_buffers, chunked_monomials, chunked_ops
+from querykey.backends import chunked, chunked_buffers, chunked_job, chunked_monomials
 
 NAN, INF = math.nan, math.inf
 
@@ -110,8 +111,8 @@ def _poisoned(monkeypatch):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
-    monkeypatch.setattr(chunked_ops, "CHUNK", (8, 8))
-    monkeypatch.setattr(chunked_ops, "CACHE", 1 << 15)
+    monkeypatch.setattr(chunked_job, "CHUNK", (8, 8))
+    monkeypatch.setattr(chunked_job, "CACHE", 1 << 15)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 130, 257]
@@ -171,6 +172,41 @@ def test_padding_changes_nothing_whatever_it_holds(features, similarity, causal,
     assert_close(found, wanted)
     for grad in found[2:]:
         assert (grad.masked_select(hidden) == 0).all()
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_lanes_shared_among_threads(small_chunks, three_threads):
+    q, k, v = draw(45, 45, kv_heads=4, batch=(2,))  # eight lanes for three threads
+    real = torch.rand(2, 45, generator=torch.Generator().manual_seed(2)) > 0.3
+    kernel = Kernel(Quadratic())
+    found = results(lambda *x: chunked.attend(*x, kernel, causal=True, real=real), q, k, v)
+    assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True, real), q, k, v))
+    with torch.inference_mode():
+        out = chunked.attend(q, k, v, kernel, causal=True, real=real)
+    assert torch.equal(out, found[0])
+
+
+def test_threads_are_left_as_they_were(three_threads):
+    chunked.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 3
+    assert torch.get_num_threads() == 3
+
+
+def test_what_goes_wrong_in_a_thread_is_raised(three_threads, monkeypatch):
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(chunked_buffers.Lanes, "load", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        chunked.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
 
 
 def test_a_vanishing_denominator_gives_zeros_and_no_gradient():

@@ -189,3 +189,21 @@ def test_any_split_through_the_backends_equals_the_whole(cuts, kv_heads, name):
     assert state.lengths.tolist() == [tokens, tokens]
     again, _ = qk.extend(*(x[:, :, : cuts[0]] for x in (q, k, v)), first)
     assert torch.equal(again, outs[0])  # the old state is as it was
+
+
+def test_a_long_ragged_prompt_is_taken_in_by_chunks_as_by_the_equation():
+    tokens, prompt = 300, draw(2, 2, 300, 5, seed=7)
+    q, k, v = draw(2, 4, tokens, 5) / 2, prompt / 2, draw(2, 2, tokens, 5, seed=8)
+    real = torch.ones(2, tokens, dtype=torch.bool)
+    real[0, 250:], real[1, :40] = False, False
+    found = []
+    for way in (qk.extend, qk.attention.state.extend):
+        state = qk.empty_state(KERNEL, batch=2, kv_heads=2, key_dim=5, value_dim=5)
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        out, state = way(*inputs, state, real)
+        more, state = way(*(x[:, :, :3] for x in inputs), state)
+        loss = out.square().sum() + more.square().sum() + state.outer.square().sum() / 100
+        found.append([out, more, *state.arrays, *torch.autograd.grad(loss, inputs)])
+    assert state.lengths.tolist() == [253, 263]
+    assert_same(*found, tolerance=1e-8)
+    assert (found[0][0][~real[:, None].expand(2, 4, tokens)] == 0).all()

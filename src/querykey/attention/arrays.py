@@ -7,6 +7,7 @@ for torch and JAX, whose arrays live on devices and under tracers, and in NumPy 
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import array_api_compat as compat
@@ -63,10 +64,15 @@ def index_library(like: Array) -> tuple[Any, Any]:
 
 
 def moved(array: Array, like: Array) -> Array:
-    """Return an index or mask array in the index library of `like`; itself where it is there."""
+    """Return an index or mask array in the index library and on the device of `like`.
+
+    It is the array itself where it is there already.
+    """
     xp, device = index_library(like)
     if is_array(array) and namespace(array) is xp:
-        return array
+        if device is None or device_of(array) == device:
+            return array
+        return array.to(device) if library(array) == "torch" else compat.to_device(array, device)
     if is_array(array) and library(array) == "torch":
         array = array.detach().cpu().numpy()
     # A copy: torch would share NumPy's memory, and warns where that is read-only.
@@ -94,6 +100,18 @@ def widened(array: Array) -> Array:
     if array.dtype in (xp.float32, xp.float64):
         return array
     return xp.astype(array, xp.float32)
+
+
+def full_precision(like: Array) -> AbstractContextManager[Any]:
+    """Return a context in which torch.autocast leaves float32 products alone."""
+    if library(like) != "torch":
+        return nullcontext()
+    import torch
+
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def constant(table: Any, like: Array) -> Array:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant_reals, is_array, namespace
+from querykey.attention.arrays import Array, constant_reals, is_array, library, namespace
 
 
 def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Array = None) -> Array:
@@ -190,6 +190,12 @@ class Buckets(Bias):
     def fits(self, heads: int) -> bool:
         """Whether the table has a column for each."""
         return self.table.shape[-1] == heads
+
+    def on(self, like: Array) -> Bias:
+        """Return the rule with a NumPy table beside `like`; other tables stay what they are."""
+        if not isinstance(self.table, np.ndarray) or library(like) == "numpy":
+            return self
+        return replace(self, table=constant_reals(self.table, like))
 
     def values(self, query: Any, key: Any, head: Any) -> Any:
         """Return the entry of the pair's bucket."""

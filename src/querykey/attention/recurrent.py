@@ -7,12 +7,12 @@ from typing import cast
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant, device_of, namespace, widened
+from querykey.attention.arrays import Array, constant, device_of, full_precision, namespace, widened
 from querykey.attention.chunks import Chunk
 from querykey.attention.mechanisms import Kernel
 from querykey.attention.positions import Bias
 from querykey.attention.reference import weighted_sum
-from querykey.attention.states import Attend, State, chosen_rows
+from querykey.attention.states import State, Ways, chosen_rows
 
 BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
 
@@ -50,21 +50,22 @@ class Recurrent(State):
             total=xp.zeros(shape, **options),
         )
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Go block by block: the past through its sums, the block's own tokens one by one."""
-        xp = namespace(new.q)
-        batch, heads, _, key_dim = new.q.shape
-        kv_heads = self.memory.kv_heads
-        outs, outer, total = [], self.outer, self.total
-        for first in range(0, new.tokens, BLOCK):
-            q, k, v = (widened(x[:, :, first : first + BLOCK, :]) for x in (new.q, new.k, new.v))
-            tokens = q.shape[2]
-            grouped = xp.reshape(q, (batch, kv_heads, heads // max(kv_heads, 1), tokens, key_dim))
-            out = _read(self.kernel, grouped, k, v, outer, total)
-            outs.append(xp.reshape(out, (batch, heads, tokens, self.memory.value_dim)))
-            real = _real(new, first, tokens)
-            outer, total = _taken_in(self.kernel.phi(k), v, outer, total, real)
-        out = xp.astype(xp.concat(outs, axis=2), new.q.dtype)
+        if ways.recur is not None:
+            real = _real(new, 0, new.tokens)
+            out, *sums = ways.recur(self.kernel, new.q, new.k, new.v, *self.arrays, real)
+            return out, Recurrent(self.memory, self._after(new), *sums)
+        with full_precision(new.q):
+            outs, outer, total = [], self.outer, self.total
+            for first in range(0, new.tokens, BLOCK):
+                block = (x[:, :, first : first + BLOCK, :] for x in (new.q, new.k, new.v))
+                q, k, v = (widened(x) for x in block)
+                outs.append(_read(self.kernel, q, k, v, outer, total))
+                real = _real(new, first, tokens=k.shape[2])
+                outer, total = _taken_in(self.kernel.phi(k), v, outer, total, real)
+            xp = namespace(new.q)
+            out = xp.astype(xp.concat(outs, axis=2), new.q.dtype)
         return out, Recurrent(self.memory, self._after(new), outer, total)
 
     def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
@@ -81,22 +82,27 @@ def _real(new: Chunk, first: int, tokens: int) -> Array | None:
 
 
 def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array) -> Array:
-    """Return the outputs of one block; q is (batch, kv_heads, group, tokens, key_dim).
+    """Return the outputs of one block of queries (batch, heads, tokens, key_dim).
 
     What is not real stands behind what is, where no real query looks.
     """
     xp = namespace(q)
-    place = xp.arange(q.shape[-2], device=device_of(q))
+    batch, heads, tokens, key_dim = q.shape
+    kv_heads = k.shape[1]
+    # The query heads of a group stand beside their one key head: (batch, kv_heads, group, ...).
+    q = xp.reshape(q, (batch, kv_heads, heads // max(kv_heads, 1), tokens, key_dim))
+    k, v, outer, total = (x[:, :, None, ...] for x in (k, v, outer, total))
+    place = xp.arange(tokens, device=device_of(q))
     seen = place[:, None] >= place[None, :]
-    k, v = k[:, :, None, :, :], v[:, :, None, :, :]
     near = kernel.similarity(q, k, where=seen)
     near = xp.where(seen, near, xp.zeros_like(near))
     phi = kernel.phi(q)
-    sums = phi @ outer[:, :, None, :, :] + weighted_sum(near, v)
-    norm = phi @ total[:, :, None, :, None] + xp.sum(near, axis=-1, keepdims=True)
+    sums = phi @ outer + weighted_sum(near, v)
+    norm = phi @ total[..., None] + xp.sum(near, axis=-1, keepdims=True)
     nothing = norm == 0
     out = sums / xp.where(nothing, xp.ones_like(norm), norm)
-    return xp.where(nothing, xp.zeros_like(out), out)
+    out = xp.where(nothing, xp.zeros_like(out), out)
+    return xp.reshape(out, (batch, heads, tokens, v.shape[-1]))
 
 
 def _taken_in(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from querykey.attention.arrays import Array, device_of, is_array, namespace, widened
+from querykey.attention.arrays import Array, device_of, full_precision, is_array, namespace, widened
 from querykey.attention.heads import repeat_heads
 from querykey.attention.inputs import Call, check_inputs
 from querykey.attention.masks import FULL, Mask
@@ -34,10 +34,11 @@ def attend(
 ) -> Array:
     """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
     call = check_inputs(q, k, v, mechanism, mask, bias, start)
-    xp, seen = namespace(q), visibility(q, mask, call)
-    found, spoiled = _weights(q, k, mechanism, seen, bias, call)
-    out = weighted_sum(found, _repeated(widened(v), call))
-    return xp.astype(_spoil(out, spoiled), v.dtype)
+    with full_precision(q):
+        seen = visibility(q, mask, call)
+        found, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        out = weighted_sum(found, _repeated(widened(v), call))
+        return namespace(q).astype(_spoil(out, spoiled), v.dtype)
 
 
 def weights(
@@ -51,9 +52,10 @@ def weights(
 ) -> Array:
     """Return each query's shares of the keys: (..., T, S); a query that sees nothing has zeros."""
     call = check_inputs(q, k, None, mechanism, mask, bias, start)
-    xp, seen = namespace(q), visibility(q, mask, call)
-    found, spoiled = _weights(q, k, mechanism, seen, bias, call)
-    return xp.astype(_spoil(found, spoiled & seen), q.dtype)
+    with full_precision(q):
+        seen = visibility(q, mask, call)
+        found, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        return namespace(q).astype(_spoil(found, spoiled & seen), q.dtype)
 
 
 def _weights(

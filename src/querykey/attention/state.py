@@ -22,7 +22,7 @@ from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.attention.positions import Bias
 from querykey.attention.recurrent import Recurrent
-from querykey.attention.states import Attend, Growing, Memory, Sliding, State
+from querykey.attention.states import Growing, Memory, Sliding, State, Ways
 from querykey.shapes import bind
 
 __all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]
@@ -76,7 +76,7 @@ def extend(
     real: Any = None,
     *,
     bias: Bias | None = None,
-    attend: Attend = reference.attend,
+    ways: Ways = Ways(reference.attend),  # noqa: B008 - a frozen value
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
 
@@ -119,7 +119,7 @@ def follow(
     _check_settled(state, new)
     if new.tokens == 0:
         return _blank(q, v), state
-    out, after = state.extended(new, bias, attend)
+    out, after = state.extended(new, bias, ways)
     return new.restore(out), after
 
 

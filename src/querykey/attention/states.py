@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant, device_of, index_library, library, namespace
+from querykey.attention.arrays import (
+    Array,
+    constant,
+    device_of,
+    index_library,
+    is_array,
+    library,
+    namespace,
+)
 from querykey.attention.chunks import Chunk, along_tokens
 from querykey.attention.masks import Mask, Padding
-from querykey.attention.mechanisms import Mechanism
+from querykey.attention.mechanisms import Mechanism, Similarity
 from querykey.attention.positions import Bias
 
 Attend = Callable[..., Array]
+# (kernel, q, k, v, outer, total, real) -> (out, outer, total): what `Recurrent.extended` computes.
+Recur = Callable[..., tuple[Array, Array, Array]]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How the work is done: by the equation, or by something faster that gives the same."""
+
+    attend: Attend
+    recur: Recur | None = None
 
 
 @dataclass(frozen=True)
@@ -63,9 +81,9 @@ class State:
 
     def select(self, rows: Sequence[int] | Array) -> State:
         """Return the state of the given rows, in that order, repeated where they are; a copy."""
-        rows = [int(row) for row in rows]
-        counts = tuple(self.counts[row] for row in rows)
-        return self._selected(np.asarray(rows, dtype=np.int64), counts)
+        chosen: list[int] = cast(Any, rows).tolist() if is_array(rows) else list(rows)
+        counts = tuple(self.counts[row] for row in chosen)
+        return self._selected(np.asarray(chosen, dtype=np.int64), counts)
 
     def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
         raise NotImplementedError
@@ -74,7 +92,7 @@ class State:
         """Return the state with its arrays made, in the library, dtype and device of `like`."""
         raise NotImplementedError
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Return the outputs of the chunk's queries, and the state after it."""
         raise NotImplementedError
 
@@ -112,11 +130,11 @@ class Growing(State):
         """Return the state with room for `capacity` tokens."""
         return replace(self, room=self._new_room(like, self.capacity))
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Write the new keys and values behind the old, then attend to all of them."""
         counts = self._after(new)
         longest = max(counts, default=0)
-        if _must_copy(new.q, new.k, new.v, *self.arrays):
+        if _must_copy(new.q, new.k, new.v, *self.arrays) or self._may_learn(bias):
             room, owner = self._joined(new, counts), object()
         else:
             room, owner = self._written(new, longest)
@@ -128,7 +146,12 @@ class Growing(State):
                 mask = mask & Padding(constant(_first(counts, longest), new.q))
         keys, values = room.keys[:, :, :longest, :], room.values[:, :, :longest, :]
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": start}
-        return attend(new.q, keys, values, **options), after
+        return ways.attend(new.q, keys, values, **options), after
+
+    def _may_learn(self, bias: Bias | None) -> bool:
+        """Whether what is read may be needed for the gradient of something not among q, k, v."""
+        learning = bias is not None or isinstance(self.mechanism, Similarity)
+        return learning and library(self.arrays[0]) == "torch" and _gradients_are_kept()
 
     def _new_room(self, like: Array, capacity: int) -> Room:
         xp, outer = namespace(like), (len(self.counts), self.memory.kv_heads, capacity)
@@ -205,7 +228,7 @@ class Sliding(State):
         )
         return replace(self, keys=keys, values=values)
 
-    def extended(self, new: Chunk, bias: Bias | None, attend: Attend) -> tuple[Array, State]:
+    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
         """Attend to what is kept and what is new, then keep the newest.
 
         Positions are counted from the first key given to attend: the mask asks for distances alone.
@@ -219,11 +242,11 @@ class Sliding(State):
         )
         mask = self.mask
         if not (_even(held) and new.even):
-            empty = ~_first([lead - n for n in held], lead + new.tokens)
-            filled = empty & _first([lead + n for n in new.counts], lead + new.tokens)
-            mask = mask & Padding(constant(filled, new.q))
+            ends = _first([lead + n for n in new.counts], lead + new.tokens)
+            begins = _first([lead - n for n in held], lead + new.tokens)
+            mask = mask & Padding(constant(ends & ~begins, new.q))
         options = {"mechanism": self.mechanism, "mask": mask, "bias": bias, "start": lead}
-        out = attend(new.q, keys, values, **options)
+        out = ways.attend(new.q, keys, values, **options)
         newest = np.asarray(new.counts, dtype=np.int64)[:, None] + np.arange(reach)
         kept = (
             along_tokens(xp.concat([old, more], axis=2), newest)
@@ -237,11 +260,19 @@ class Sliding(State):
 
 def _must_copy(*arrays: Array) -> bool:
     """Whether writing in place would be impossible, or would pull the rug from under a gradient."""
-    if library(arrays[0]) == "torch":
-        import torch
+    if library(arrays[0]) != "torch":
+        return library(arrays[0]) != "numpy"
+    import torch
 
-        return torch.is_grad_enabled() and any(array.requires_grad for array in arrays)
-    return library(arrays[0]) != "numpy"
+    if any(x.is_inference() for x in arrays) and not torch.is_inference_mode_enabled():
+        return True
+    return _gradients_are_kept() and any(array.requires_grad for array in arrays)
+
+
+def _gradients_are_kept() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
 
 
 def _place(

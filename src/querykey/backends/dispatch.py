@@ -18,10 +18,13 @@ from querykey.attention.masks import FULL, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import State
+from querykey.attention.states import Ways
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.
 NAMES = ("sdpa", "flex", "chunked", "reference")
+# New tokens from which kernel attention takes them in by chunks; fewer are quicker by the equation.
+LONG = 256
 
 
 class BackendError(ValueError):
@@ -87,7 +90,9 @@ def extend(
     q: Array, k: Array, v: Array, state_before: State, real: Any = None, *, bias: Bias | None = None
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens and the state after them; see `attention.state.extend`."""
-    return state.extend(q, k, v, state_before, real, bias=bias, attend=attend)
+    long = library(q) == "torch" and q.shape[-2] >= LONG
+    ways = Ways(attend, _module("chunked").recur if long else None)
+    return state.extend(q, k, v, state_before, real, bias=bias, ways=ways)
 
 
 def _pick(request: Request) -> str:

@@ -56,3 +56,17 @@ def _looking(request: Request, real: torch.Tensor, start: int) -> torch.Tensor:
     else:
         looking = real.any(-1, keepdim=True)[..., None]
     return looking[..., None, :, :] if request.call.has_heads else looking
+
+
+def recur(
+    kernel: Kernel,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    outer: torch.Tensor,
+    total: torch.Tensor,
+    real: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take many new tokens into the sums of a recurrent state; `real` is (batch, 1, tokens)."""
+    real = None if real is None else real[:, 0]
+    return chunked.extend(q, k, v, kernel, outer, total, real=real)

@@ -1,0 +1,130 @@
+"""A reverse-mode engine over NumPy, for those who want to see every derivative.
+
+    import querykey.ag as ag
+    w = ag.Tensor(np.random.randn(3, 3), label="w")
+    loss = ag.sum(ag.tanh(x @ w))
+    loss.backward()
+    w.grad
+
+tensor.py has the walk, primitives.py the derivatives; read those two first.
+"""
+
+from querykey.ag import nn, optim
+from querykey.ag.composites import moveaxis, split, stack, swapaxes, take, take_along_axis
+from querykey.ag.draw import Drawing, draw
+from querykey.ag.einstein import einsum
+from querykey.ag.gradcheck import gradcheck
+from querykey.ag.operators import give_operators
+from querykey.ag.pages import keep_pages
+from querykey.ag.primitives import (
+    abs,
+    add,
+    argmax,
+    astype,
+    broadcast_to,
+    clip,
+    concatenate,
+    cos,
+    cumsum,
+    erf,
+    exp,
+    expand_dims,
+    gelu,
+    getitem,
+    log,
+    matmul,
+    max,
+    maximum,
+    mean,
+    min,
+    minimum,
+    mod,
+    multiply,
+    negative,
+    norm,
+    power,
+    relu,
+    reshape,
+    sigmoid,
+    sin,
+    sqrt,
+    square,
+    squeeze,
+    subtract,
+    sum,
+    tanh,
+    transpose,
+    tril,
+    triu,
+    var,
+    where,
+)
+from querykey.ag.softmaxes import divide, log_softmax, logsumexp, softmax
+from querykey.ag.tensor import Tensor, record
+from querykey.ag.with_einops import when_einops_is_imported
+
+__all__ = [
+    "Drawing",
+    "Tensor",
+    "abs",
+    "add",
+    "argmax",
+    "astype",
+    "broadcast_to",
+    "clip",
+    "concatenate",
+    "cos",
+    "cumsum",
+    "divide",
+    "draw",
+    "einsum",
+    "erf",
+    "exp",
+    "expand_dims",
+    "gelu",
+    "getitem",
+    "gradcheck",
+    "keep_pages",
+    "log",
+    "log_softmax",
+    "logsumexp",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "mod",
+    "moveaxis",
+    "multiply",
+    "negative",
+    "nn",
+    "norm",
+    "optim",
+    "power",
+    "record",
+    "relu",
+    "reshape",
+    "sigmoid",
+    "sin",
+    "softmax",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "subtract",
+    "sum",
+    "swapaxes",
+    "take",
+    "take_along_axis",
+    "tanh",
+    "transpose",
+    "tril",
+    "triu",
+    "var",
+    "where",
+]
+
+give_operators()
+when_einops_is_imported()

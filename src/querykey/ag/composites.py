@@ -1,0 +1,72 @@
+"""Functions made of primitives: their derivatives come for free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from querykey.ag.complaints import misfit
+from querykey.ag.primitives import concatenate, expand_dims, getitem, permuted, primitive, reshape
+from querykey.ag.tensor import Tensor, raw
+
+
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Axes at other places, the rest in their order."""
+    n = x.ndim if isinstance(x, Tensor) else np.ndim(x)
+    order = list(range(n))
+    try:
+        if isinstance(source, int) and isinstance(destination, int):
+            order.insert(normalize_axis_index(destination, n), order.pop(source))
+        else:
+            froms, tos = normalize_axis_tuple(source, n), normalize_axis_tuple(destination, n)
+            order = [a for a in order if a not in froms]
+            for place, axis in sorted(zip(tos, froms, strict=True)):
+                order.insert(place, axis)
+    except (ValueError, IndexError) as error:
+        raise misfit("moveaxis", error, (x,)) from None
+    return permuted(x, order)
+
+
+@primitive
+def swapaxes(x: Any, a: int, b: int) -> Tensor:
+    """Two axes exchanged."""
+    order = list(range(np.ndim(raw(x))))
+    order[a], order[b] = order[b], order[a]
+    return permuted(x, order)
+
+
+@primitive
+def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
+    """Arrays joined along a new axis."""
+    return concatenate([expand_dims(x, axis) for x in xs], axis)
+
+
+@primitive
+def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Equal parts along an axis, or the parts between the given places."""
+    places = np.split(np.arange(np.shape(raw(x))[axis]), sections)
+    lead = (slice(None),) * (axis % np.ndim(raw(x)))
+    bounds = [slice(p[0], p[-1] + 1) if p.size else slice(0, 0) for p in places]
+    return [getitem(x, (*lead, slice(int(b.start), int(b.stop)))) for b in bounds]
+
+
+@primitive
+def take(x: Any, indices: Any, axis: int | None = None) -> Tensor:
+    """The elements, or the slices along an axis, at the indices."""
+    if axis is None:
+        return getitem(reshape(x, -1), np.asarray(raw(indices)))
+    return getitem(x, (slice(None),) * (axis % np.ndim(raw(x))) + (np.asarray(raw(indices)),))
+
+
+@primitive
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
+    """For each place its own index along one axis; the other axes broadcast."""
+    along = np.asarray(raw(indices))
+    sizes = list(np.shape(raw(x)))
+    sizes[axis] = 1
+    grid: list[Any] = list(np.ix_(*[np.arange(n) for n in sizes]))
+    grid[axis] = along
+    return getitem(x, tuple(grid))

@@ -1,0 +1,146 @@
+"""The graph behind a value as SVG and DOT: labels, shapes, and on request values and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from querykey.ag.tensor import Tensor, history
+
+WIDTH, LINE, GAP_X, GAP_Y = 150, 15, 18, 34
+MANY = 1000
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture in two languages. It is its SVG when printed, and shows itself in a notebook."""
+
+    svg: str
+    dot: str
+
+    def __str__(self) -> str:
+        return self.svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> None:
+        """Write the SVG, or the DOT where the name ends in .dot."""
+        path = Path(path)
+        path.write_text(self.dot if path.suffix == ".dot" else self.svg, encoding="utf-8")
+
+
+def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
+    """Draw how `end` was made; leaves are round, labelled Tensors stand out.
+
+    Backward frees the graph, so draw before it. To see `gradients`, which leaves and labels keep,
+    call backward(retain_graph=True) first.
+    """
+    nodes = history(end)
+    if len(nodes) > MANY:
+        raise ValueError(
+            f"{len(nodes)} Tensors would make no picture; draw a part, of at most {MANY}"
+        )
+    texts = [caption(node, values, gradients) for node in nodes]
+    number = {node: i for i, node in enumerate(nodes)}
+    arrows = [(number[source], number[node]) for node in nodes for source, _ in node.edges]
+    return Drawing(svg_of(nodes, texts, arrows), dot_of(nodes, texts, arrows))
+
+
+def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:
+    """Return the lines inside a box: the name, what made it and its shape, then the numbers."""
+    shape = "×".join(map(str, node.shape)) or "scalar"
+    title = node.label or node.op or "leaf"
+    made = f"{node.op} · " if node.op and node.label else ""
+    lines = [title, f"{made}{shape} {node.dtype}"]
+    if values:
+        lines.append(numbers("=", node._data))
+    if gradients and node.grad is not None:
+        lines.append(numbers("∂", node.grad))
+    return lines
+
+
+def numbers(mark: str, array: np.ndarray) -> str:
+    """Return an array in the width of a box: the elements where few, else their range."""
+    if array.size <= 3:
+        return f"{mark} {', '.join(f'{float(x):.3g}' for x in array.ravel())}"
+    return f"{mark} {float(array.min()):.3g} … {float(array.max()):.3g}"
+
+
+def layers_of(nodes: list[Tensor], arrows: list[tuple[int, int]]) -> list[list[int]]:
+    """Return the nodes row by row: each below all it was made from, near the middle of those."""
+    sources: list[list[int]] = [[] for _ in nodes]
+    users: list[list[int]] = [[] for _ in nodes]
+    for a, b in arrows:
+        sources[b].append(a)
+        users[a].append(b)
+    depth = [0] * len(nodes)
+    for b in range(len(nodes)):  # the nodes come in the order in which they were made
+        depth[b] = 1 + max((depth[a] for a in sources[b]), default=-1)
+    for a in reversed(range(len(nodes))):  # a leaf sits just above its first reader
+        if not sources[a] and users[a]:
+            depth[a] = min(depth[b] for b in users[a]) - 1
+    rows: list[list[int]] = [[] for _ in range(max(depth) + 1)]
+    for i, d in enumerate(depth):
+        rows[d].append(i)
+    place = {i: float(x) for row in rows for x, i in enumerate(row)}
+    for row in rows[1:]:
+        row.sort(key=lambda i: np.mean([place[a] for a in sources[i]]) if sources[i] else place[i])
+        place |= {i: float(x) for x, i in enumerate(row)}
+    return rows
+
+
+def svg_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, int]]) -> str:
+    """Return the picture as SVG."""
+    rows = layers_of(nodes, arrows)
+    height = LINE * max(map(len, texts)) + 12
+    across = max(map(len, rows)) * (WIDTH + GAP_X) + GAP_X
+    down = len(rows) * (height + GAP_Y) + GAP_Y
+    corner = {}
+    for y, row in enumerate(rows):
+        left = (across - len(row) * (WIDTH + GAP_X) + GAP_X) / 2
+        for x, i in enumerate(row):
+            corner[i] = (left + x * (WIDTH + GAP_X), GAP_Y / 2 + y * (height + GAP_Y))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" '
+        f'width="{across:g}" height="{down:g}" font-family="sans-serif" font-size="11" '
+        'text-anchor="middle">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#777"/></marker></defs>',
+    ]
+    for a, b in arrows:
+        (x1, y1), (x2, y2) = corner[a], corner[b]
+        x1, x2, y1, bend = x1 + WIDTH / 2, x2 + WIDTH / 2, y1 + height, GAP_Y / 2
+        parts.append(
+            f'<path d="M{x1:g},{y1:g} C{x1:g},{y1 + bend:g} {x2:g},{y2 - bend:g} {x2:g},{y2:g}" '
+            'fill="none" stroke="#777" marker-end="url(#tip)"/>'
+        )
+    for i, node in enumerate(nodes):
+        x, y = corner[i]
+        fill, round_ = (
+            ("#fff3d6" if node.label else "#eef2f7"),
+            (height / 2 if not node.edges else 4),
+        )
+        parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{WIDTH}" height="{height}" rx="{round_:g}" '
+            f'fill="{fill}" stroke="#555"/>'
+        )
+        for n, line in enumerate(texts[i]):
+            weight = ' font-weight="bold"' if n == 0 else ""
+            middle, base = x + WIDTH / 2, y + LINE * (n + 1) + 2
+            parts.append(f'<text x="{middle:g}" y="{base:g}"{weight}>{escape(line)}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def dot_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, int]]) -> str:
+    """Return the picture as a DOT graph, for Graphviz."""
+    lines = ["digraph ag {", '  node [fontname="sans-serif", fontsize=11, style=filled];']
+    for i, (node, text) in enumerate(zip(nodes, texts, strict=True)):
+        quoted = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in text)
+        shape, fill = "box" if node.edges else "ellipse", "#fff3d6" if node.label else "#eef2f7"
+        lines.append(f'  n{i} [label="{quoted}", shape={shape}, fillcolor="{fill}"];')
+    lines += [f"  n{a} -> n{b};" for a, b in arrows]
+    return "\n".join([*lines, "}"])

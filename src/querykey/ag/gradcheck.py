@@ -1,0 +1,74 @@
+"""Any derivative against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from querykey.ag.tensor import Tensor, raw
+
+
+def gradcheck(
+    function: Callable[..., Any],
+    *inputs: Any,
+    step: float = 1e-6,
+    rtol: float = 1e-5,
+    atol: float = 1e-7,
+) -> float:
+    """Compare backward with central differences; return the largest difference, or raise.
+
+    The function takes Tensors and returns one of any shape. The inputs are Tensors or arrays, and
+    are checked in float64; integers are passed on as they are. A function with kinks (relu, max)
+    agrees away from them only, so choose inputs that are not within `step` of one.
+    """
+    values = [np.array(raw(x)) for x in inputs]
+    values = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in values]
+    out, tensors = run(function, values)
+    weights = np.random.default_rng(0).standard_normal(out.shape)
+    if out.requires_grad:
+        out.backward(weights)
+    worst = 0.0
+    for i, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
+        if value.dtype.kind != "f":
+            continue
+        ours = np.zeros(value.shape) if tensor.grad is None else tensor.grad
+        theirs = differences(function, values, i, weights, step)
+        gap = np.abs(ours - theirs)
+        bad = ~(gap <= atol + rtol * np.abs(theirs))
+        if bad.any():
+            place = tuple(int(n) for n in np.argwhere(bad)[0])
+            raise AssertionError(
+                f"the gradient of input {i}, shape {value.shape}, is wrong in {bad.sum()} of "
+                f"{bad.size} places; at {place} backward says {ours[place]:.9g}, "
+                f"differences say {theirs[place]:.9g}"
+            )
+        worst = max(worst, float(gap.max(initial=0.0)))
+    return worst
+
+
+def run(function: Callable[..., Any], values: list[np.ndarray]) -> tuple[Tensor, list[Tensor]]:
+    """Return the function's value, and the Tensors it was made from."""
+    tensors = [Tensor(v) for v in values]
+    out = function(*tensors)
+    if not isinstance(out, Tensor):
+        raise TypeError(
+            f"gradcheck needs a function that returns a Tensor, not {type(out).__name__}"
+        )
+    return out, tensors
+
+
+def differences(
+    function: Callable[..., Any], values: list[np.ndarray], i: int, weights: np.ndarray, step: float
+) -> np.ndarray:
+    """Return (f(x + h) - f(x - h)) / 2h for every element of the i-th input."""
+    slopes = np.zeros(values[i].shape)
+    for place in np.ndindex(values[i].shape):
+        sides = []
+        for h in (step, -step):
+            moved = [v.copy() for v in values]
+            moved[i][place] += h
+            sides.append(np.asarray(run(function, moved)[0]._data, np.float64))
+        slopes[place] = float(np.sum(weights * (sides[0] - sides[1]))) / (2 * step)
+    return slopes

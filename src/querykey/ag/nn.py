@@ -1,0 +1,327 @@
+"""The layers and losses of the course, over (batch, tokens, features); weights on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from querykey.ag import primitives as ag
+from querykey.ag.composites import moveaxis, take_along_axis
+from querykey.ag.softmaxes import log_softmax, softmax
+from querykey.ag.tensor import Tensor, raw, record
+
+
+def named_parameters(thing: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every Tensor with a gradient inside an object, by its path; any class will do."""
+    if isinstance(thing, Tensor):
+        if thing.requires_grad:
+            yield prefix, thing
+        return
+    if isinstance(thing, list | tuple):
+        items = ((str(i), x) for i, x in enumerate(thing))
+    elif isinstance(thing, dict):
+        items = ((str(key), x) for key, x in thing.items())
+    elif hasattr(thing, "__dict__") and not isinstance(thing, type):
+        items = vars(thing).items()
+    else:
+        return
+    for key, value in items:
+        yield from named_parameters(value, f"{prefix}.{key}" if prefix else key)
+
+
+def parameters(thing: Any) -> list[Tensor]:
+    """Return every Tensor with a gradient inside an object, each once."""
+    return list(dict.fromkeys(tensor for _, tensor in named_parameters(thing)))
+
+
+class Module:
+    """Something with parameters that can be called; they are its attributes, or theirs."""
+
+    training = True
+
+    def modules(self) -> Iterator[Module]:
+        """Yield this Module and those inside it."""
+        yield self
+        for value in vars(self).values():
+            for part in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(part, Module):
+                    yield from part.modules()
+
+    def parameters(self) -> list[Tensor]:
+        """Return the Tensors to train."""
+        return parameters(self)
+
+    def train(self, training: bool = True) -> Module:
+        """Set every Module inside to training, or to evaluation."""
+        for module in self.modules():
+            module.training = training
+        return self
+
+    def eval(self) -> Module:
+        """Set every Module inside to evaluation."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for tensor in self.parameters():
+            tensor.grad = None
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return a copy of every parameter and running average, by its path."""
+        return {key: read().copy() for key, (read, _) in slots(self).items()}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Take over every array of a state; the names and shapes must be ours."""
+        ours = slots(self)
+        if ours.keys() != state.keys():
+            missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
+            raise KeyError(f"the state lacks {missing} and has {extra} too many")
+        for key, (read, write) in ours.items():
+            if read().shape != np.shape(state[key]):
+                raise ValueError(
+                    f"{key} has shape {read().shape}, in the state {np.shape(state[key])}"
+                )
+            write(np.array(state[key], dtype=read().dtype))
+
+
+Slot = tuple[Callable[[], np.ndarray], Callable[[np.ndarray], None]]
+
+
+def slots(thing: Any, prefix: str = "") -> dict[str, Slot]:
+    """Return, for every array a state holds, how to read and how to write it."""
+    found: dict[str, Slot] = {}
+    parts = enumerate(thing) if isinstance(thing, list | tuple) else vars(thing).items()
+    for key, value in parts:
+        path = f"{prefix}{key}"
+        if isinstance(value, Tensor):
+            found[path] = (lambda v=value: v._data, lambda a, v=value: setattr(v, "data", a))
+        elif isinstance(value, np.ndarray):
+            found[path] = (lambda v=value: v, lambda a, v=value: np.copyto(v, a))
+        elif isinstance(value, Module | list | tuple):
+            found |= slots(value, f"{path}.")
+    return found
+
+
+def weight(rng: Any, rows: int, columns: int, label: str) -> Tensor:
+    """Return a matrix of normal numbers that keeps the variance of what it multiplies."""
+    rng = np.random.default_rng() if rng is None else rng
+    return Tensor(rng.standard_normal((rows, columns)) / np.sqrt(rows), label=label)
+
+
+class Linear(Module):
+    """x @ W + b."""
+
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, rng: Any = None):
+        self.W = weight(rng, n_in, n_out, "W")
+        self.b = Tensor(np.zeros(n_out), label="b") if bias else None
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return x @ W + b."""
+        out = x @ self.W
+        return out if self.b is None else out + self.b
+
+
+class MLP(Module):
+    """relu(x @ Wh + bh) @ Wo + bo, as the course writes it; another activation may be given."""
+
+    def __init__(
+        self, n_features: int, n_hidden: int, activation: Callable = ag.relu, rng: Any = None
+    ):
+        self.Wh, self.bh = weight(rng, n_features, n_hidden, "Wh"), Tensor(np.zeros(n_hidden), "bh")
+        self.Wo, self.bo = (
+            weight(rng, n_hidden, n_features, "Wo"),
+            Tensor(np.zeros(n_features), "bo"),
+        )
+        self.activation = activation
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return the output for every token."""
+        return self.activation(x @ self.Wh + self.bh) @ self.Wo + self.bo
+
+
+class SingleHeadAttention(Module):
+    """The course's attention: keys along axis 1 of the scores, no scale, no output projection."""
+
+    def __init__(self, n_features: int, rng: Any = None):
+        self.Wq = weight(rng, n_features, n_features, "Wq")
+        self.Wk = weight(rng, n_features, n_features, "Wk")
+        self.Wv = weight(rng, n_features, n_features, "Wv")
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return every token's mixture of all tokens."""
+        scores = (x @ self.Wk) @ moveaxis(x @ self.Wq, -1, -2)
+        mixed = moveaxis(moveaxis(x, -1, -2) @ softmax(scores, axis=-2), -1, -2)
+        return mixed @ self.Wv
+
+
+class MultiHeadAttention(Module):
+    """softmax(q k^T / sqrt(head size)) v in every head, joined and projected.
+
+    `causal` lets a token see itself and those before it.
+    """
+
+    def __init__(self, n_features: int, n_heads: int, causal: bool = False, rng: Any = None):
+        if n_features % n_heads:
+            raise ValueError(f"{n_heads} heads cannot share {n_features} features evenly")
+        self.Wq, self.Wk, self.Wv, self.Wo = (
+            weight(rng, n_features, n_features, label) for label in ("Wq", "Wk", "Wv", "Wo")
+        )
+        self.n_heads, self.causal = n_heads, causal
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return every token's mixture of what it sees."""
+        batch, tokens, features = x.shape
+        size = features // self.n_heads
+        q, k, v = (
+            moveaxis(ag.reshape(x @ W, (batch, tokens, self.n_heads, size)), 1, 2)
+            for W in (self.Wq, self.Wk, self.Wv)
+        )
+        scores = q @ moveaxis(k, -1, -2) / float(np.sqrt(size))
+        if self.causal:
+            scores = ag.where(np.tri(tokens, dtype=bool), scores, -np.inf)
+        heads = softmax(scores, axis=-1) @ v
+        return ag.reshape(moveaxis(heads, 1, 2), (batch, tokens, features)) @ self.Wo
+
+
+class LayerNorm(Module):
+    """Every token's features with mean 0 and variance 1, then times gain plus shift."""
+
+    def __init__(self, n_features: int, epsilon: float = 1e-5):
+        self.gain = Tensor(np.ones(n_features), label="gain")
+        self.shift = Tensor(np.zeros(n_features), label="shift")
+        self.epsilon = epsilon
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return x with every token normalised."""
+        centred = x - ag.mean(x, axis=-1, keepdims=True)
+        scale = ag.sqrt(ag.var(x, axis=-1, keepdims=True) + self.epsilon)
+        return centred / scale * self.gain + self.shift
+
+
+class BatchNorm(Module):
+    """Every feature with mean 0 and variance 1 over the batch and the tokens, then gain and shift.
+
+    In evaluation, over running averages of the training batches (their variances unbiased).
+    """
+
+    def __init__(self, n_features: int, epsilon: float = 1e-5, momentum: float = 0.1):
+        self.gain = Tensor(np.ones(n_features), label="gain")
+        self.shift = Tensor(np.zeros(n_features), label="shift")
+        self.running_mean, self.running_var = np.zeros(n_features), np.ones(n_features)
+        self.epsilon, self.momentum = epsilon, momentum
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return x with every feature normalised."""
+        if self.training:
+            axes = tuple(range(len(x.shape) - 1))
+            mean, var = ag.mean(x, axes), ag.var(x, axes)
+            count = np.prod(x.shape[:-1])
+            self.running_mean += self.momentum * (mean._data - self.running_mean)
+            unbiased = var._data * count / (count - 1)
+            self.running_var += self.momentum * (unbiased - self.running_var)
+        else:
+            mean, var = (v.astype(x.dtype) for v in (self.running_mean, self.running_var))
+        return (x - mean) / ag.sqrt(var + self.epsilon) * self.gain + self.shift
+
+
+class Embedding(Module):
+    """A row of a table for every integer."""
+
+    def __init__(self, count: int, n_features: int, rng: Any = None):
+        rng = np.random.default_rng() if rng is None else rng
+        self.table = Tensor(rng.standard_normal((count, n_features)), label="table")
+
+    def __call__(self, ids: Any) -> Tensor:
+        """Return the rows at the integers."""
+        return self.table[np.asarray(raw(ids))]
+
+
+class Dropout(Module):
+    """In training, zero for a share of the elements, and the others larger by as much."""
+
+    def __init__(self, share: float, rng: Any = None):
+        if not 0 <= share < 1:
+            raise ValueError(f"the share to drop is at least 0 and below 1; got {share}")
+        self.share, self.rng = share, np.random.default_rng() if rng is None else rng
+
+    def __call__(self, x: Any) -> Any:
+        """Return x, in training with holes."""
+        if not self.training or not self.share:
+            return x
+        stays = self.rng.random(x.shape) >= self.share
+        return x * (stays / (1 - self.share)).astype(x.dtype)
+
+
+class TransformerBlock(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); the course's own is mlp(attention(x))."""
+
+    def __init__(
+        self,
+        n_features: int,
+        n_hidden: int,
+        n_heads: int = 1,
+        causal: bool = False,
+        dropout: float = 0.0,
+        rng: Any = None,
+    ):
+        self.norm_att, self.norm_mlp = LayerNorm(n_features), LayerNorm(n_features)
+        self.att = MultiHeadAttention(n_features, n_heads, causal, rng)
+        self.mlp = MLP(n_features, n_hidden, rng=rng)
+        self.dropout = Dropout(dropout, rng)
+
+    def __call__(self, x: Any) -> Tensor:
+        """Return the tokens, mixed and transformed."""
+        x = x + self.dropout(self.att(self.norm_att(x)))
+        return x + self.dropout(self.mlp(self.norm_mlp(x)))
+
+
+class BinaryCrossEntropyLoss(Module):
+    """The mean of -log p(y), with p = sigmoid(logits): it takes logits, so it is stable."""
+
+    def __call__(self, logits: Any, y: Any) -> Tensor:
+        """Return the loss, one number."""
+        z, target = raw(logits), np.asarray(raw(y))
+        matched("BinaryCrossEntropyLoss", z, target)
+        target = target.astype(z.dtype, copy=False)
+        e = np.abs(z)
+        e = np.exp(np.negative(e, out=e), out=e) if z.ndim else np.exp(-e)
+        terms = np.maximum(z, 0) + np.log1p(e)
+        terms -= z * target
+        value = np.add.reduce(terms, None) / z.size
+        slope = lambda: np.exp(np.minimum(z, 0)) / (1 + e) - target  # noqa: E731
+        return record("bce", value, (logits, lambda g: slope() * (g / z.size)))
+
+
+class CrossEntropyLoss(Module):
+    """The mean of -log softmax(logits)[label] over all but the last axis, which counts classes."""
+
+    def __call__(self, logits: Any, labels: Any) -> Tensor:
+        """Return the loss, one number."""
+        labels = np.asarray(raw(labels))
+        if labels.dtype.kind not in "iu" or labels.shape != tuple(logits.shape[:-1]):
+            raise ValueError(
+                f"CrossEntropyLoss takes one integer per row of logits: they are {logits.shape}, "
+                f"the labels {labels.shape} {labels.dtype}"
+            )
+        chosen = take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)
+        return -ag.mean(chosen)
+
+
+class MSELoss(Module):
+    """The mean squared difference."""
+
+    def __call__(self, prediction: Any, y: Any) -> Tensor:
+        """Return the loss, one number."""
+        matched("MSELoss", raw(prediction), np.asarray(raw(y)))
+        return ag.mean(ag.square(prediction - y))
+
+
+def matched(loss: str, prediction: np.ndarray, target: np.ndarray) -> None:
+    """Refuse a target that would broadcast: the mean over a square is a classic silent slip."""
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"{loss} compares element by element: the prediction has shape {prediction.shape}, "
+            f"the target {target.shape}"
+        )

@@ -1,0 +1,109 @@
+"""How parameters move: SGD and Adam. They write in place, which a graph that read them notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from querykey.ag.nn import parameters
+from querykey.ag.tensor import Tensor, tick
+
+
+class Optimizer:
+    """What both share: the parameters, and a state that is a flat dict of arrays."""
+
+    def __init__(self, params: Any, lr: float):
+        self.params: list[Tensor] = parameters(params)
+        if not self.params:
+            raise ValueError("there is nothing to train: no Tensor that wants a gradient was found")
+        self.lr = lr
+        self.memory: dict[str, list[np.ndarray]] = {}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                p._data -= self.change(i, p._data, p.grad)
+                p.stamp = tick()
+
+    def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        """Return what to subtract from the i-th parameter."""
+        raise NotImplementedError
+
+    def remember(self, key: str, count: bool = False) -> list[np.ndarray]:
+        """Return one array per parameter under this name, or one number, zeros at first."""
+        if key not in self.memory:
+            self.memory[key] = [
+                np.zeros(()) if count else np.zeros_like(p._data) for p in self.params
+            ]
+        return self.memory[key]
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return a copy of what was remembered."""
+        return {f"{k}.{i}": a.copy() for k, each in self.memory.items() for i, a in enumerate(each)}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Take over a state of the same optimizer and parameters."""
+        self.memory = {}
+        for key, array in state.items():
+            kind, _, i = key.rpartition(".")
+            fits = int(i) < len(self.params) and np.shape(array) in ((), self.params[int(i)].shape)
+            if not fits:
+                raise ValueError(f"{key} of the state, {np.shape(array)}, fits no parameter")
+            self.remember(kind)[int(i)] = np.array(array)
+
+
+class SGD(Optimizer):
+    """p -= lr * (grad + weight_decay * p), or a running sum of that where momentum is given."""
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0
+    ):
+        super().__init__(params, lr)
+        self.momentum, self.weight_decay = momentum, weight_decay
+
+    def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        """Return lr times the gradient, or times its running sum."""
+        if self.weight_decay:
+            grad = grad + self.weight_decay * value
+        if self.momentum:
+            velocity = self.remember("velocity")[i]
+            velocity *= self.momentum
+            velocity += grad
+            grad = velocity
+        return self.lr * grad
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015), its weight decay added to the gradient."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(params, lr)
+        self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
+
+    def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        """Return lr * mean / (sqrt(mean square) + epsilon), both corrected for their start at 0."""
+        if self.weight_decay:
+            grad = grad + self.weight_decay * value
+        first, second = self.remember("mean")[i], self.remember("square")[i]
+        (b1, b2), count = self.betas, self.remember("steps", count=True)[i]
+        count += 1
+        steps = int(count)
+        first += (1 - b1) * (grad - first)
+        second += (1 - b2) * (grad * grad - second)
+        return (
+            self.lr * (first / (1 - b1**steps)) / (np.sqrt(second / (1 - b2**steps)) + self.epsilon)
+        )

@@ -1,0 +1,105 @@
+"""What a Tensor answers to Python and to NumPy: sizes, conversions, NumPy's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from querykey.ag.lending import lend
+
+
+class ArrayLike:
+    """The parts of an array that need no derivative; they read `_data`."""
+
+    __slots__ = ()
+    _data: np.ndarray
+
+    shape = property(lambda self: self._data.shape, doc="The size of every axis.")
+    dtype = property(lambda self: self._data.dtype, doc="What an element is, as NumPy names it.")
+    ndim = property(lambda self: self._data.ndim, doc="How many axes.")
+    size = property(lambda self: self._data.size, doc="How many elements.")
+    device = property(lambda self: "cpu", doc="Always the CPU.")
+
+    def to_device(self, device: str, /, *, stream: None = None) -> Any:
+        """Return the Tensor itself: there is one device."""
+        if device != "cpu":
+            raise ValueError(f"a Tensor lives on the device 'cpu', not on {device!r}")
+        return self
+
+    def numpy(self) -> np.ndarray:
+        """Return the array itself."""
+        return lend(self)
+
+    def item(self) -> Any:
+        """Return the one element as a Python number."""
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists."""
+        return self._data.tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._data.ndim:
+            raise TypeError("a Tensor of one number has nothing to iterate over")
+        return (self[i] for i in range(len(self._data)))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def __float__(self) -> float:
+        return float(self._data)
+
+    def __int__(self) -> int:
+        return int(self._data)
+
+    def __index__(self) -> int:
+        return self._data.__index__()
+
+    def __repr__(self) -> str:
+        values = np.array2string(self._data, separator=", ", prefix="Tensor(")
+        notes = [(key, getattr(self, key)) for key in ("label", "op")]
+        return f"Tensor({values}{''.join(f', {key}={note!r}' for key, note in notes if note)})"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._data if copy else lend(self), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            raise TypeError(f"np.{ufunc.__name__}.{method} with options records no derivative")
+        return of_the_same_name(ufunc)(*inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return of_the_same_name(function)(*args, **kwargs)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        from querykey.ag import array_api
+
+        return array_api
+
+    if TYPE_CHECKING:  # operators.py gives these their meaning
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = cast(Any, 0)
+        __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = cast(Any, 0)
+        __abs__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = cast(Any, 0)
+        __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __mod__ = cast(Any, 0)
+        __rmod__ = __floordiv__ = __rfloordiv__ = __pos__ = cast(Any, 0)
+        T = sum = mean = var = max = min = argmax = reshape = transpose = cast(Any, 0)
+        mT = swapaxes = squeeze = astype = cast(Any, 0)  # noqa: N815
+
+
+def of_the_same_name(function: Any) -> Any:
+    """Return the function of ours that NumPy's is called like."""
+    import querykey.ag as ag
+    from querykey.ag import array_api
+
+    ours = getattr(ag, function.__name__, None) or getattr(array_api, function.__name__, None)
+    if ours is None:
+        raise TypeError(
+            f"np.{function.__name__} would lose the gradient, and ag has nothing of that name: "
+            f"give it the array, x.data, or write the primitive with ag.record"
+        )
+    return ours

@@ -1,0 +1,243 @@
+"""A value that remembers which primitive made it, and the backward walk.
+
+A Tensor holds an array and its edges: for each Tensor it was made from, the function that turns its
+own gradient into that one's. One clock stamps everything. What is made later has a later stamp, so
+the walk goes from the latest to the earliest; and a value changed in place takes a new stamp, later
+than its readers', which is how the walk knows that their derivatives can no longer be trusted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+
+from querykey.ag import complaints
+from querykey.ag.blocks import SMALL, Block
+from querykey.ag.lending import LENT, end_all_loans, lend, look
+from querykey.ag.protocols import ArrayLike
+
+Edge = tuple[Any, Callable[..., Any]]
+
+tick = itertools.count(1).__next__
+new_tensor = object.__new__
+SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
+
+
+class Tensor(ArrayLike):
+    """An array, the gradient that reached it, and the edges to what it was made from.
+
+    Floats want a gradient unless told otherwise, integers and booleans cannot have one. A leaf
+    keeps its `.grad`, which adds up over backward calls until it is set to None; so does every
+    Tensor with a label: a label means "show me this".
+    """
+
+    _data: np.ndarray
+    op: str  # the primitive that made it; of a leaf, nothing
+    edges: tuple[Edge, ...]
+    saved: tuple = ()  # what the pulls of the edges are given besides the gradient
+    constants: tuple[Tensor, ...] = ()  # the other inputs, which must not change either
+    requires_grad: bool
+    stamp: int
+    label: str | None = None
+    grad: np.ndarray | None = None
+    _pending: Any = None  # the gradient, while a walk adds it up
+    _of: Tensor | None = None  # what exp and sum read, so that `/` knows a softmax
+    __hash__ = object.__hash__
+
+    def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
+        self._data = np.array(raw(data))
+        real = self._data.dtype.kind == "f"
+        if not real and self._data.dtype.kind not in "biu":
+            raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
+        if requires_grad and not real:
+            raise complaints.no_floats(label, self._data.dtype)
+        self.requires_grad = real if requires_grad is None else requires_grad
+        self.label, self.op, self.edges, self.stamp = label, "", (), tick()
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array. It may be changed (`w.data -= step`); a graph that has read it will notice."""
+        return lend(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        value = np.asarray(raw(value), dtype=self._data.dtype)
+        if value.shape != self._data.shape:
+            raise ValueError(
+                f"{complaints.name(self)} has shape {self.shape}, its new data {value.shape}"
+            )
+        self.touch()
+        self._data = value
+        LENT.pop(id(self), None)
+
+    def touch(self) -> None:
+        """Take a new stamp after a change in place; what was computed cannot be changed."""
+        if self.edges and self.edges is not SPENT:
+            raise complaints.computed(self)
+        self.stamp = tick()
+
+    def detach(self) -> Tensor:
+        """Return the same array as a constant, through which no gradient passes."""
+        return record("detach", self._data.copy())
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Give every leaf and every labelled Tensor behind this one its gradient.
+
+        The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
+        """
+        shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
+        g, order = seed(self, gradient), history(self)
+        self._pending = g
+        try:
+            while order:
+                node = order.pop()
+                g, edges, saved = node._pending, node.edges, node.saved
+                node._pending = None
+                if type(g) is Block and node.op not in SMALL:
+                    g = g.dense()
+                if not edges or node.label is not None:
+                    keep(node, g, node in shared)
+                for source, pull in edges:
+                    new, shape = pull(g, *saved), source._data.shape
+                    if new.shape != shape:
+                        new = shrink(new, shape)
+                    old = source._pending
+                    if old is None:
+                        source._pending = new if new.shape == shape else spread(new, shape)
+                        if new is g:
+                            shared.add(source)
+                    elif old.base is None and source not in shared:
+                        old += new
+                        source._pending = old
+                    else:
+                        source._pending = old + new
+                        shared.discard(source)
+                if edges and not retain_graph:
+                    node.edges, node.saved = SPENT, ()
+                    if node.constants:
+                        node.constants = ()
+        finally:
+            for node in order:  # a pull has failed: no half-made sum may stay behind
+                node._pending = None
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self.requires_grad:
+            raise complaints.assignment(self)
+        self._data[plain_index(index)] = raw(value)
+        self.touch()
+
+
+def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
+    """Return `value` as the Tensor `op` made. An edge is (an input, what pulls a gradient back).
+
+    This is how a primitive is written: see primitives.py. A pull is called with the gradient and
+    what was saved; it returns a new array, the gradient itself or a view of that. It may leave
+    broadcasting alone: the walk sums what was spread, and spreads what was summed.
+    """
+    out = new_tensor(Tensor)
+    out._data = value if type(value) is np.ndarray else np.asarray(value)
+    for edge in edges:
+        if not isinstance(edge[0], Tensor):
+            edges = tuple([e for e in edges if e is not edge])
+        elif not edge[0].requires_grad:
+            edges = tuple([e for e in edges if e is not edge])
+            out.constants += (edge[0],)
+    if LENT:
+        look([edge[0] for edge in edges] + [*out.constants])
+    out.op = op
+    out.edges = edges
+    out.saved = saved if edges else ()
+    out.requires_grad = edges != ()
+    out.stamp = tick()
+    return out
+
+
+def raw(value: Any) -> Any:
+    """Return a Tensor's array, and a number as it is: a number never widens an array's dtype."""
+    if isinstance(value, Tensor):
+        return value._data
+    if isinstance(value, float):
+        return float(value)  # np.float64 is a float too, but one that turns float32 into float64
+    if isinstance(value, np.ndarray | int):
+        return value
+    return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
+
+
+def plain_index(index: Any) -> Any:
+    """Return an index with the arrays of the Tensors in it."""
+    if isinstance(index, tuple):
+        return tuple([i._data if isinstance(i, Tensor) else i for i in index])
+    return index._data if isinstance(index, Tensor) else index
+
+
+def seed(end: Tensor, gradient: Any) -> np.ndarray:
+    """Return the gradient a walk starts with, or say why there is none to start with."""
+    if not end.requires_grad:
+        raise complaints.nowhere_to_go(end)
+    if gradient is None:
+        if end.size != 1:
+            raise complaints.many_numbers(end)
+        return np.ones(end.shape, end.dtype)
+    gradient = np.array(raw(gradient), dtype=end.dtype)
+    if gradient.shape != end.shape:
+        raise ValueError(
+            f"{complaints.name(end)} has shape {end.shape}, the gradient given {gradient.shape}"
+        )
+    return gradient
+
+
+def history(end: Tensor) -> list[Tensor]:
+    """Return every Tensor behind `end` that a gradient reaches, the earliest first."""
+    if LENT:
+        end_all_loans()
+    seen, stack = {end}, [end]
+    while stack:
+        node = stack.pop()
+        if node.edges is SPENT:
+            raise complaints.already_walked(node)
+        for source, _ in node.edges:
+            if source.stamp > node.stamp:
+                raise complaints.changed(source, node)
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+        for source in node.constants:
+            if source.stamp > node.stamp:
+                raise complaints.changed(source, node)
+    return sorted(seen, key=attrgetter("stamp"))
+
+
+def keep(node: Tensor, g: Any, shared: bool) -> None:
+    """Add a finished gradient to a Tensor's own, in an array that nobody else holds."""
+    g = g.dense() if type(g) is Block else g
+    if node.grad is not None:
+        g, shared = node.grad + g, False
+    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype != node._data.dtype:
+        g = np.array(g, dtype=node._data.dtype)
+    node.grad = g
+
+
+def shrink(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum of `g` over the axes along which an input of this shape was spread."""
+    extra = g.ndim - len(shape)
+    if extra > 0:
+        g = np.add.reduce(g, tuple(range(extra)))
+        if g.shape == shape:
+            return g
+    elif extra < 0:
+        g = g.reshape((1,) * -extra + g.shape)
+    axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
+    return np.add.reduce(g, axes, keepdims=True) if axes else g
+
+
+def spread(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return `g` repeated to the shape: what the inputs of a sum receive."""
+    if isinstance(g, Block):
+        return g.spread(shape)
+    full = np.empty(shape, g.dtype)
+    full[...] = g
+    return full

@@ -1,0 +1,449 @@
+"""The backward walk: order, accumulation, memory, and what it refuses."""
+
+import gc
+import re
+import weakref
+
+import numpy as np
+import pytest
+
+import querykey.ag as ag
+from querykey.ag import nn
+from querykey.ag.tensor import Tensor
+
+
+def live_nodes():
+    gc.collect()
+    return sum(type(x) is Tensor for x in gc.get_objects())
+
+
+@pytest.mark.slow
+def test_a_chain_of_200_000_nodes_needs_no_recursion():
+    x = ag.Tensor(1.0)
+    y = x
+    for _ in range(200_000):
+        y = y + 1e-6
+    y.backward()
+    assert x.grad == 1.0
+
+
+@pytest.mark.slow
+def test_a_long_chain_that_is_never_walked_is_freed_without_recursion():
+    before = live_nodes()
+    y = ag.Tensor(1.0)
+    for _ in range(200_000):
+        y = y * 1.0
+    del y
+    assert live_nodes() == before
+
+
+def test_backward_frees_the_graph_and_leaves_the_parameters():
+    W = ag.Tensor(np.ones((3, 3)), label="W")
+    before = live_nodes()
+    x = np.ones((2, 3))
+    for _ in range(50):
+        x = ag.tanh(x @ W)
+    loss = ag.sum(x)
+    del x
+    assert live_nodes() > before + 100
+    loss.backward()
+    assert live_nodes() == before + 1  # the loss itself is still held
+    assert loss.edges != ()
+    assert loss.saved == ()
+
+
+def test_arrays_are_freed_while_the_walk_goes_on():
+    x = ag.Tensor(np.ones((4, 5)))
+    hidden = ag.exp(x * 2.0)
+    last = ag.sum(ag.tanh(hidden))
+    kept = weakref.ref(hidden.data)
+    del hidden
+    last.backward()
+    assert kept() is None
+
+
+def test_two_uses_of_a_shared_subgraph_add_up():
+    x = ag.Tensor([2.0, 3.0])
+    shared = x * x
+    (ag.sum(shared * shared) + ag.sum(shared * 5.0) + ag.sum(shared)).backward()
+    np.testing.assert_allclose(x.grad, 4 * x.data**3 + 6 * 2 * x.data)
+
+
+def test_one_tensor_may_be_both_inputs():
+    x = ag.Tensor([[2.0, 3.0], [5.0, 7.0]])
+    ag.sum(x @ x + x * x - x / x + x).backward()
+    ones = np.ones((2, 2))
+    np.testing.assert_allclose(x.grad, ones @ x.data.T + x.data.T @ ones + 2 * x.data + 1)
+
+
+def test_gradients_add_up_over_calls_until_they_are_forgotten():
+    x = ag.Tensor([1.0, 2.0])
+    for _ in range(3):
+        ag.sum(x * x).backward()
+    np.testing.assert_allclose(x.grad, 6 * x.data)
+    x.grad = None
+    ag.sum(x * x).backward()
+    np.testing.assert_allclose(x.grad, 2 * x.data)
+
+
+def test_a_retained_graph_walks_again_with_the_same_result():
+    x = ag.Tensor([1.0, 2.0])
+    y = ag.sum(ag.exp(x) * x)
+    y.backward(retain_graph=True)
+    first, x.grad = x.grad, None
+    y.backward()
+    assert np.array_equal(first, x.grad)
+
+
+def test_a_label_keeps_the_gradient_of_what_was_computed():
+    x = ag.Tensor([1.0, 2.0])
+    hidden, other = x * 3.0, x * 3.0
+    hidden.label = "hidden"
+    ag.sum(hidden * hidden + other).backward()
+    np.testing.assert_allclose(hidden.grad, 2 * hidden.data)
+    assert other.grad is None
+
+
+def test_no_two_tensors_hold_the_same_gradient():
+    a, b = ag.Tensor(np.ones(3), label="a"), ag.Tensor(np.ones(3), label="b")
+    total = a + b
+    total.label = "total"
+    ag.sum(total * 2.0).backward()
+    for one, two in ((a, b), (a, total), (b, total)):
+        assert not np.shares_memory(one.grad, two.grad)
+    a.grad *= 0
+    assert (b.grad == 2).all()
+    assert (total.grad == 2).all()
+
+
+def test_an_added_gradient_does_not_leak_into_a_sibling():
+    a, b = ag.Tensor(np.ones(3)), ag.Tensor(np.ones(3))
+    c, d = a * 1.0, b * 1.0
+    (ag.sum(c * 3.0) + ag.sum(c + d)).backward()
+    assert (a.grad == 4).all()
+    assert (b.grad == 1).all()
+
+
+def test_gradients_have_the_type_of_their_tensor():
+    x = ag.Tensor(np.ones((2, 3), "float32"))
+    w = ag.Tensor(np.ones((3, 2)))
+    h = x @ w
+    assert h.dtype == np.float64
+    ag.sum(h).backward()
+    assert x.grad.dtype == np.float32
+    assert w.grad.dtype == np.float64
+
+
+@pytest.mark.parametrize("number", [2, 2.0, np.float64(2.0), np.sqrt(4.0), True])
+def test_a_number_never_widens_float32(number):
+    x = ag.Tensor(np.ones(3, "float32"))
+    for y in (x * number, number * x, x / number, x + number, x - number, x**number, number**x):
+        assert y.dtype == np.float32
+
+
+def test_a_gradient_can_be_given_for_any_shape():
+    x = ag.Tensor([1.0, 2.0, 3.0])
+    (x * x).backward([1.0, 0.0, -1.0])
+    np.testing.assert_allclose(x.grad, [2, 0, -6])
+
+
+def test_a_constant_is_not_walked():
+    x, c = ag.Tensor([1.0]), ag.Tensor([5.0], requires_grad=False)
+    ag.sum(x * c + c).backward()
+    assert c.grad is None
+    assert x.grad == 5
+    y = (x * 2.0).detach() * 3.0
+    assert not y.requires_grad
+
+
+def test_a_failing_pull_leaves_no_half_made_gradient():
+    def fail(g):
+        raise ZeroDivisionError
+
+    x = ag.Tensor([1.0])
+    y = ag.record("odd", x.data, (x, fail)) * 1.0 + x
+    with pytest.raises(ZeroDivisionError):
+        ag.sum(y).backward()
+    assert x.grad is None
+    ag.sum(x * 2.0).backward()
+    assert x.grad == 2
+
+
+def refuses(kind, text):
+    return pytest.raises(kind, match=f"^{re.escape(text)}$")
+
+
+def test_a_second_backward_is_refused():
+    x = ag.Tensor([1.0, 2.0])
+    y = ag.sum(x * x)
+    y.backward()
+    with refuses(
+        RuntimeError,
+        "backward has already passed the result of sum, (), and freed what it needed: "
+        "compute it anew, or call backward(retain_graph=True) the first time",
+    ):
+        y.backward()
+
+
+def test_a_backward_into_a_freed_part_is_refused_before_anything_changes():
+    x = ag.Tensor([1.0, 2.0], label="x")
+    shared = x * x
+    a, b = ag.sum(shared), ag.sum(shared * 2.0 + x)
+    a.backward()
+    before = x.grad.copy()
+    with pytest.raises(RuntimeError, match="already passed the result of multiply"):
+        b.backward()
+    assert np.array_equal(x.grad, before)
+
+
+def change_by_assignment(w):
+    w.data = w.data * 2
+
+
+def change_in_place(w):
+    w.data -= 0.5
+
+
+def change_one_element(w):
+    w.data[1] = 0.5
+
+
+def change_through_a_view(w):
+    np.asarray(w).reshape(2, 1)[1:] *= 3
+
+
+def change_by_optimizer(w):
+    w.grad = np.ones_like(w.data)
+    ag.optim.SGD([w]).step()
+
+
+CHANGES = [
+    *(change_by_assignment, change_in_place, change_by_optimizer),
+    *(change_one_element, change_through_a_view),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_in_place_change_of_a_saved_value_is_refused(change):
+    w = ag.Tensor([1.0, 2.0], label="w")
+    y = ag.sum(ag.exp(w))
+    change(w)
+    with refuses(
+        RuntimeError,
+        "w, (2,), was changed in place after exp read it, and its derivative would be wrong: "
+        "change values only after backward",
+    ):
+        y.backward()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_in_place_change_of_a_constant_is_refused(change):
+    w, c = ag.Tensor([1.0, 2.0]), ag.Tensor([3.0, 4.0], label="c", requires_grad=False)
+    if change is change_by_optimizer:
+        return
+    y = ag.sum(w * c)
+    change(c)
+    with pytest.raises(RuntimeError, match=r"^c, \(2,\), was changed in place after multiply read"):
+        y.backward()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_before_the_value_is_read_is_fine(change):
+    w = ag.Tensor([1.0, 2.0])
+    change(w)
+    w.grad = None
+    ag.sum(w * w).backward()
+    np.testing.assert_allclose(w.grad, 2 * w.data)
+
+
+def test_a_lent_array_that_nobody_writes_to_is_fine():
+    w = ag.Tensor([1.0, 2.0])
+    held = w.data
+    y = w * w
+    assert (y.data == held * held).all()
+    assert w.data is y.edges[0][0].numpy() is held
+    ag.sum(y).backward()
+    held[:] = 5
+    ag.sum(w * w).backward()
+    np.testing.assert_allclose(w.grad, [2 + 10, 4 + 10])
+
+
+@pytest.mark.parametrize("change", [change_by_assignment, change_in_place, change_one_element])
+def test_a_computed_value_cannot_be_changed(change):
+    x = ag.Tensor([1.0, 2.0])
+    y = ag.exp(x)
+    with refuses(
+        RuntimeError,
+        "the result of exp, (2,), was computed, and its own derivative may need the value that "
+        "was changed in place: change a copy, or what it was computed from",
+    ):
+        (change(y), ag.sum(y))
+
+
+def test_a_retained_graph_refuses_the_step_between_two_walks():
+    w = ag.Tensor([1.0, 2.0], label="w")
+    y = ag.sum(w * w)
+    y.backward(retain_graph=True)
+    ag.optim.SGD([w]).step()
+    with pytest.raises(RuntimeError, match=r"w, .* was changed in place after multiply read it"):
+        y.backward()
+
+
+def test_a_backward_from_many_numbers_is_refused():
+    x = ag.Tensor(np.ones((2, 3)), label="x")
+    with refuses(
+        ValueError,
+        "backward starts from a single number, and the result of exp has shape (2, 3): "
+        "sum or average it first, or call backward(gradient) with an array of that shape",
+    ):
+        ag.exp(x).backward()
+    with refuses(ValueError, "x has shape (2, 3), the gradient given (3,)"):
+        x.backward(np.ones(3))
+
+
+def test_an_integer_that_needs_a_gradient_is_refused():
+    with refuses(
+        TypeError,
+        "ids holds int64, and only floats have gradients: "
+        "give it an array of floats, or leave requires_grad out",
+    ):
+        ag.Tensor(np.arange(3), label="ids", requires_grad=True)
+    assert not ag.Tensor(np.arange(3)).requires_grad
+    with refuses(
+        RuntimeError,
+        "backward has nowhere to go: the result of sum, () int64, was made from "
+        "constants and integers alone, and those have no gradients",
+    ):
+        ag.sum(ag.Tensor([1, 2, 3])).backward()
+
+
+def test_an_assignment_is_refused_where_it_would_lose_a_gradient():
+    w = ag.Tensor([1.0, 2.0], label="w")
+    with refuses(
+        TypeError,
+        "w needs a gradient, and an assignment into it has none: build the result with ag.where, "
+        "ag.concatenate or ag.stack; assign new weights to .data",
+    ):
+        w[0] = 3.0
+    mask = ag.Tensor([1.0, 2.0], requires_grad=False)
+    y = ag.sum(w * mask)
+    mask[0] = 7.0
+    assert mask.data[0] == 7
+    ag.sum(w * mask).backward()
+    np.testing.assert_allclose(w.grad, [7, 2])
+    with pytest.raises(RuntimeError, match="changed in place after multiply read it"):
+        y.backward()
+
+
+def test_new_data_must_fit():
+    w = ag.Tensor(np.ones((2, 3)), label="w")
+    with refuses(ValueError, "w has shape (2, 3), its new data (3, 2)"):
+        w.data = np.ones((3, 2))
+    w.data = np.zeros((2, 3), "float32")
+    assert w.dtype == np.float64
+
+
+def test_an_error_names_the_operation_the_shapes_and_the_labels():
+    X, W = ag.Tensor(np.ones((5, 4, 3)), label="X"), ag.Tensor(np.ones((4, 4)), label="Wq")
+    with pytest.raises(ValueError, match=r"^matmul does not fit: ") as caught:
+        X @ W
+    assert str(caught.value).splitlines()[1:] == [
+        "  X: shape (5, 4, 3), float64",
+        "  Wq: shape (4, 4), float64",
+    ]
+    with pytest.raises(ValueError, match=r"^add does not fit: ") as caught:
+        ag.exp(X) + np.ones(7, "float32")
+    assert str(caught.value).splitlines()[1:] == [
+        "  the result of exp: shape (5, 4, 3), float64",
+        "  a constant: shape (7,), float32",
+    ]
+    with pytest.raises(ValueError, match=r"^concatenate does not fit: ") as caught:
+        ag.concatenate([X, W])
+    assert "  Wq: shape (4, 4), float64" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [
+        ("reshape", lambda x: ag.reshape(x, (7, 7))),
+        ("sum", lambda x: ag.sum(x, axis=5)),
+        ("mean", lambda x: ag.mean(x, axis=5)),
+        ("moveaxis", lambda x: ag.moveaxis(x, 0, 5)),
+        ("moveaxis", lambda x: ag.moveaxis(x, 5, 0)),
+        ("getitem", lambda x: x[9]),
+        ("getitem", lambda x: x[0, 0, 0, 0]),
+        ("stack", lambda x: ag.stack([x, x[0]])),
+        ("einsum", lambda x: ag.einsum("ij->i", x)),
+        ("transpose", lambda x: ag.transpose(x, (0, 0, 1))),
+        ("broadcast_to", lambda x: ag.broadcast_to(x, (9, 9))),
+        ("where", lambda x: ag.where(np.ones(7, bool), x, 0.0)),
+        ("swapaxes", lambda x: ag.swapaxes(x, 0, 9)),
+        ("maximum", lambda x: ag.maximum(x, np.ones(7))),
+        ("softmax", lambda x: ag.softmax(x, axis=7)),
+        ("take", lambda x: ag.take(x, [99], axis=0)),
+        ("matmul", lambda x: x @ ag.Tensor(1.0)),
+        ("matmul", lambda x: ag.Tensor(1.0) @ x),
+        ("matmul", lambda x: x @ np.ones((4, 5, 2))),
+        ("divide", lambda x: x / np.ones(7)),
+        ("split", lambda x: ag.split(x, 2, axis=1)),
+    ],
+)
+def test_every_shape_error_says_who_complains(op, wrong):
+    x = ag.Tensor(np.ones((2, 3, 5)), label="the input")
+    with pytest.raises((ValueError, IndexError), match=r"the input: shape \(2, 3, 5\)") as caught:
+        wrong(x)
+    assert str(caught.value).startswith(f"{op} does not fit: ")
+
+
+def test_numpy_functions_become_ours_or_say_why_not():
+    x = ag.Tensor([1.0, 2.0])
+    y = np.sum(np.exp(x) * np.array([1.0, 2.0]))
+    assert isinstance(y, ag.Tensor)
+    y.backward()
+    np.testing.assert_allclose(x.grad, np.exp(x.data) * [1, 2])
+    ag.gradcheck(lambda a: np.abs(a) + np.mod(a, 0.7) + np.maximum(np.ones(2), a), [0.5, -2.0])
+    ag.gradcheck(lambda a: np.concatenate([a, np.square(a)]) / np.mean(a, axis=0), [0.5, 2.0])
+    with pytest.raises(TypeError, match=r"np.cbrt would lose the gradient"):
+        np.cbrt(x)
+    with pytest.raises(TypeError, match=r"np.linalg|np.trace would lose the gradient"):
+        np.trace(x)
+    assert np.array_equal(np.asarray(x), x.data)
+
+
+def test_a_tensor_is_a_copy_of_the_array_it_was_given():
+    array = np.ones(3)
+    x = ag.Tensor(array)
+    y = ag.sum(x * x)
+    array[:] = 9
+    y.backward()
+    assert (x.grad == 2).all()
+
+
+def test_representation_and_conversions():
+    x = ag.Tensor([[1.0, 2.0]], label="x")
+    assert repr(x) == "Tensor([[1., 2.]], label='x')"
+    assert repr(x * 2.0) == "Tensor([[2., 4.]], op='multiply')"
+    assert float(ag.sum(x)) == 3
+    assert int(ag.Tensor(3)) == 3
+    assert [10, 20, 30][ag.Tensor(1)] == 20
+    assert len(x) == 1
+    assert [row.shape for row in x] == [(2,)]
+    assert bool(ag.Tensor(1.0) > 0)
+    assert x.tolist() == [[1.0, 2.0]]
+    assert (x.T.shape, x.mT.shape, x.ndim, x.size, x.device) == ((2, 1), (2, 1), 2, 2, "cpu")
+    with pytest.raises(TypeError, match="nothing to iterate over"):
+        iter(ag.Tensor(1.0))
+    with pytest.raises(TypeError, match="holds real numbers or booleans, not complex128"):
+        ag.Tensor(1j)
+    with pytest.raises(ValueError, match="lives on the device 'cpu', not on 'cuda'"):
+        x.to_device("cuda")
+
+
+def test_losses_refuse_targets_that_would_broadcast():
+    z = ag.Tensor(np.zeros((4, 1)))
+    with refuses(
+        ValueError,
+        "BinaryCrossEntropyLoss compares element by element: the prediction has shape (4, 1), "
+        "the target (4,)",
+    ):
+        nn.BinaryCrossEntropyLoss()(z, np.zeros(4))
