@@ -97,7 +97,7 @@ def extend(
     if not state.arrays:
         state = state.started(k)
     _check_kind(k, state)
-    return follow(q, k, v, state, real, bias=bias, attend=attend)
+    return follow(q, k, v, state, real, bias=bias, ways=ways)
 
 
 def follow(
@@ -108,7 +108,7 @@ def follow(
     real: Any = None,
     *,
     bias: Bias | None = None,
-    attend: Attend = reference.attend,
+    ways: Ways = Ways(reference.attend),  # noqa: B008 - a frozen value
 ) -> tuple[Array, State]:
     """Do as `extend`, for arrays that are known to fit each other and the state's arrays.
 

@@ -1,15 +1,41 @@
-"""The one call that decoding makes again and again, without the questions that `attend` asks."""
+"""Decoding by a layer that made its own state: the work of `extend` without its questions."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
+from querykey.attention import state as states
 from querykey.attention.masks import Causal, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
-from querykey.backends.dispatch import attend
+from querykey.attention.positions import Bias
+from querykey.attention.state import State
+from querykey.attention.states import Ways
+from querykey.backends import chunked
+from querykey.backends.dispatch import LONG, attend
+
+
+def follow(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: State,
+    real: Tensor | None = None,
+    *,
+    bias: Bias | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, State]:
+    """Do as `extend`, for tensors that are known to fit each other and the state."""
+    if backend == "auto":
+        ways = Ways(attend_next, chunked.recur if q.shape[2] >= LONG else None)
+    else:
+        ways = Ways(
+            partial(attend, backend=backend), chunked.recur if backend == "chunked" else None
+        )
+    return states.follow(q, k, v, state, real, bias=bias, ways=ways)
 
 
 def attend_next(

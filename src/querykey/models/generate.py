@@ -120,10 +120,10 @@ def _stream(
         generator = torch.Generator(ids.device).manual_seed(seed)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     state = tokens = None
-    for number in range(count):
+    for _ in range(count):
         # Not around the yield: the caller's code would run without gradients too.
         with torch.inference_mode():
-            if number == 0:
+            if tokens is None:
                 given, state = model.begin(ids, real, ids.shape[1] + count)
                 hidden, state = model.step(given, state, real if given is ids else None)
                 last = _last(hidden, real if given is ids else None)

@@ -7,18 +7,16 @@ decoding         out, state = attention.extend(x, state)
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from querykey.attention import state as states
 from querykey.attention.masks import FULL, Mask, Padding
 from querykey.attention.positions import Bias, Rotary
 from querykey.attention.state import State, empty_state
 from querykey.backends.dispatch import attend
-from querykey.backends.step import attend_next
+from querykey.backends.step import follow
 from querykey.nn.config import AttentionConfig
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
@@ -81,8 +79,7 @@ class MultiHeadAttention(nn.Module):
         if state is None:
             return self._attend(q, k, v, real, bias)
         self._check_state(q, state)
-        run = attend_next if self.backend == "auto" else partial(attend, backend=self.backend)
-        out, state = states.follow(q, k, v, state, real, bias=bias, attend=run)
+        out, state = follow(q, k, v, state, real, bias=bias, backend=self.backend)
         return self._join(out), state
 
     def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
