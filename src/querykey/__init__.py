@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from querykey.backends.dispatch import attend as attend
     from querykey.backends.dispatch import explain as explain
     from querykey.backends.dispatch import extend as extend
+    from querykey.models.generate import generate as generate
+    from querykey.models.probe import probe as probe
     from querykey.shapes import ShapeError as ShapeError
 
 # Public names by where they live. None is also a room's: importing the room would overwrite it.
@@ -49,6 +51,8 @@ _NAMES = {
     "attention.reference": "weights",
     "attention.state": "empty_state",
     "backends.dispatch": "attend explain extend",
+    "models.generate": "generate",
+    "models.probe": "probe",
     "shapes": "ShapeError",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

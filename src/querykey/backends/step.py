@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import state as states
-from querykey.attention.masks import Causal, Mask
-from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.attention.masks import Causal
+from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Bias
-from querykey.attention.state import State
+from querykey.attention.state import Growing, State
 from querykey.attention.states import Ways
-from querykey.backends import chunked
+from querykey.backends import linear
 from querykey.backends.dispatch import LONG, attend
 
 
@@ -29,36 +29,45 @@ def follow(
     backend: str = "auto",
 ) -> tuple[Tensor, State]:
     """Do as `extend`, for tensors that are known to fit each other and the state."""
-    if backend == "auto":
-        ways = Ways(attend_next, chunked.recur if q.shape[2] >= LONG else None)
-    else:
-        ways = Ways(
-            partial(attend, backend=backend), chunked.recur if backend == "chunked" else None
-        )
+    if backend != "auto":
+        recur = linear.recur if backend == "chunked" else None
+        ways = Ways(partial(attend, backend=backend), recur)
+        return states.follow(q, k, v, state, real, bias=bias, ways=ways)
+    if q.shape[2] == 1 and real is None and bias is None and type(state) is Growing:
+        done = _next(q, k, v, state)
+        if done is not None:
+            return done
+    ways = Ways(attend, linear.recur if q.shape[2] >= LONG else None)
     return states.follow(q, k, v, state, real, bias=bias, ways=ways)
 
 
-def attend_next(
-    q: Tensor, k: Tensor, v: Tensor, *, mechanism: Mechanism, mask: Mask, bias: Any, start: Any
-) -> Tensor:
-    """Do as `attend`; where one token that sees every key is all there is, do nothing else.
+def _next(q: Tensor, k: Tensor, v: Tensor, state: Growing) -> tuple[Tensor, State] | None:
+    """Add one token to every row, all of one length, and let it see everything before it.
 
-    For a state that hands over arrays (batch, heads, tokens, features) which fit: nothing is
-    checked, and the keys end with the query's own.
+    None where that takes more than writing behind what is there and asking torch's kernel: this is
+    what a small model waits for at every token, so that nothing here is asked twice.
     """
+    memory, room, counts = state.memory, state.room, state.counts
+    mechanism, first = memory.mechanism, counts[0] if counts else 0
     plain = (
-        q.shape[2] == 1
-        and type(mask) is Causal
-        and type(mechanism) is Softmax
+        type(mechanism) is Softmax
         and mechanism.softcap is None
-        and bias is None
-        and type(start) is int
-        and k.shape[3] == v.shape[3]
+        and type(memory.mask) is Causal
+        and memory.key_dim == memory.value_dim
+        and not torch.is_grad_enabled()
+        and room is not None
+        and room.owner is state.owner
+        and first < room.capacity
+        and counts.count(first) == len(counts)
+        and (torch.is_inference_mode_enabled() or not room.keys.is_inference())
     )
-    if not plain:
-        return attend(q, k, v, mechanism=mechanism, mask=mask, bias=bias, start=start)
-    assert isinstance(mechanism, Softmax)
-    shared = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, scale=mechanism.scale_for(q.shape[3]), enable_gqa=shared
-    )
+    if not plain or room is None or not isinstance(mechanism, Softmax):
+        return None
+    room.keys.narrow(2, first, 1).copy_(k)
+    room.values.narrow(2, first, 1).copy_(v)
+    room.owner = owner = object()
+    out = F.scaled_dot_product_attention(
+        q, room.keys.narrow(2, 0, first + 1), room.values.narrow(2, 0, first + 1),
+        scale=mechanism.scale_for(memory.key_dim), enable_gqa=q.shape[1] != memory.kv_heads,
+    )  # fmt: skip
+    return out, Growing(memory, (first + 1,) * len(counts), state.capacity, room, owner)

@@ -20,13 +20,16 @@ from querykey.models.config import (
 )
 from querykey.models.davit import DaViT, DaViTConfig, Stage
 from querykey.models.families.table import FolderError
+from querykey.models.generate import stream
 from querykey.models.patches import PatchAutoencoder, PatchAutoencoderConfig
+from querykey.models.presets import PRESETS, preset
 from querykey.models.pretrained import load, save
 from querykey.models.stack import ModelState
 from querykey.models.text import Decoder, Encoder, EncoderDecoder
 from querykey.models.vision import VisionTransformer, VisionTransformerConfig
 
 __all__ = [
+    "PRESETS",
     "Autoencoder",
     "AutoencoderConfig",
     "ClassHead",
@@ -54,5 +57,7 @@ __all__ = [
     "VisionTransformerConfig",
     "build",
     "load",
+    "preset",
     "save",
+    "stream",
 ]

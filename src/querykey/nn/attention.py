@@ -39,7 +39,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.config, self.mask, self.bias = config, mask, bias
         self.rotary, self.backend = rotary, backend
-        self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
+        self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
         source_width = width if source_width is None else source_width
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
         self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
@@ -109,17 +109,16 @@ class MultiHeadAttention(nn.Module):
 
     def _check_state(self, q: Tensor, state: State) -> None:
         """Projections fit each other; what is left to ask is whether the state fits them."""
-        memory, held = state.memory, state.arrays[0] if state.arrays else q
-        sizes = (memory.kv_heads, memory.key_dim, memory.value_dim)
-        if sizes != (self.kv_heads, self.key_dim, self.value_dim) or memory.mask != self.mask:
+        memory, arrays = state.memory, state.arrays
+        if (memory.kv_heads, memory.key_dim, memory.value_dim) != self.sizes:
             raise ValueError(f"this state is of another layer: {memory}")
-        if len(state.counts) != len(q):
+        if len(state.counts) != q.shape[0]:
             raise ValueError(f"a state of {len(state.counts)} rows meets tokens of {len(q)}")
-        if held.device != q.device or (held.dtype != q.dtype and held.dtype != torch.float32):
-            raise TypeError(f"the state is {held.dtype} on {held.device}, the tokens are {q.dtype}")
+        if arrays and arrays[0].device != q.device:
+            raise TypeError(f"the state is on {arrays[0].device}, the tokens are on {q.device}")
 
     def _join(self, out: Tensor) -> Tensor:
-        joined = out.transpose(1, 2).flatten(2)
+        joined = out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
         return joined if self.o is None else self.o(joined)
 
     def extra_repr(self) -> str:
@@ -152,4 +151,4 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
 
 def _split(x: Tensor, heads: int) -> Tensor:
     """Turn (batch, tokens, heads * features) into (batch, heads, tokens, features)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -39,7 +38,7 @@ class Block(nn.Module):
     ):
         """Make the block; with a `source_width` it also looks at another sequence of that width."""
         super().__init__()
-        self.config = config
+        self.config, self.before = config, config.norm.place == "before"
         width = config.width
         self.attention_norm = make_norm(config.norm, width)
         self.attention = MultiHeadAttention(
@@ -70,20 +69,19 @@ class Block(nn.Module):
         With a state, x follows the tokens that it remembers: returns (out, the state after x).
         `memory` is what a block with a `source_width` looks at, from `remember`.
         """
-        after = state
-
-        def attention(y: Tensor) -> Tensor:
-            nonlocal after
-            out = self.attention(y, state=state, real=real, bias=bias, turns=turns)
-            if state is not None:
-                out, after = out
-            return out
-
-        x = self._around(attention, self.attention_norm, "attention", x)
-        if self.cross_norm is not None:
-            x = self._around(self._look(memory), self.cross_norm, "attention", x)
-        x = self._around(self.mlp, self.mlp_norm, "mlp", x)
-        return x if state is None else (x, after)
+        out = self.attention(
+            self.attention_norm(x) if self.before else x,
+            state=state, real=real, bias=bias, turns=turns,
+        )  # fmt: skip
+        if state is not None:
+            out, state = out
+        x = self._joined(x, out, self.attention_norm, "attention")
+        if self.cross is not None and self.cross_norm is not None:
+            out = self._look(self.cross_norm(x) if self.before else x, memory)
+            x = self._joined(x, out, self.cross_norm, "attention")
+        out = self.mlp(self.mlp_norm(x) if self.before else x)
+        x = self._joined(x, out, self.mlp_norm, "mlp")
+        return x if state is None else (x, state)
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
         """Return what this block needs to know of another sequence (batch, tokens, width)."""
@@ -91,22 +89,18 @@ class Block(nn.Module):
             raise ValueError("this block looks at no other sequence; give it a source_width")
         return Memory(*self.cross.memory(source), real)
 
-    def _look(self, memory: Memory | None) -> Callable[[Tensor], Tensor]:
-        cross = self.cross
-        if cross is None or memory is None:
+    def _look(self, x: Tensor, memory: Memory | None) -> Tensor:
+        if self.cross is None or memory is None:
             raise ValueError("this block looks at another sequence, and none was given")
-        return lambda y: cross(y, memory=(memory.keys, memory.values), real=memory.real)
+        return self.cross(x, memory=(memory.keys, memory.values), real=memory.real)
 
-    def _around(
-        self, part: Callable[[Tensor], Tensor], norm: nn.Module, name: str, x: Tensor
-    ) -> Tensor:
-        before = self.config.norm.place == "before"
-        out = part(norm(x) if before else x)
+    def _joined(self, x: Tensor, out: Tensor, norm: nn.Module, name: str) -> Tensor:
+        """Add a part's input to what it returned, and norm the sum where the norm comes after."""
         if self.dropout is not None:
             out = self.dropout(out)
         if name in self.config.residual:
             out = x + out
-        return out if before else norm(out)
+        return out if self.before else norm(out)
 
     def extra_repr(self) -> str:
         """Say how the parts are joined."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Rotary
@@ -56,7 +56,7 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     key_dim = settings["head_dim"] or width // heads
     rotary, sharper = read_rope(settings, key_dim)
     scale = None if sharper == 1 else sharper / math.sqrt(key_dim)
-    biases: list[Literal["qkv", "output"]] = ["qkv"] if qkv else []
+    biases: list[Any] = ["qkv"] if qkv else []
     biases += ["output"] if output else []
     return DecoderConfig(
         EmbeddingConfig(settings["vocab_size"]),
