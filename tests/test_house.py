@@ -189,6 +189,11 @@ CALLS = {
         "f(*[np.ones((1, 1, 2, 3))] * 3, "
         "qk.empty_state(qk.Softmax(), kv_heads=1, key_dim=3, value_dim=3))[0].shape == (1, 1, 2, 3)"
     ),
+    "generate": (
+        "f(qk.models.build(qk.models.preset('gpt')), __import__('torch').tensor([[1, 2]]), "
+        "max_new_tokens=3).shape == (1, 5)"
+    ),
+    "probe": "f.__module__ == 'querykey.models.probe'",
     "weights": f"f({Q}, {Q}).shape == (3, 3)",
 }
 

@@ -62,7 +62,7 @@ class PatchAutoencoder(nn.Module):
         super().__init__()
         self.config = config
         wide, narrow = config.encoder, config.decoder
-        self.embed = nn.Linear(config.pixels, wide.width)
+        self.embed = nn.Conv2d(config.channels, wide.width, config.patch, stride=config.patch)
         self.encoder = nn.ModuleList(Block(wide) for _ in range(config.layers[0]))
         self.encoder_norm = make_norm(wide.norm, wide.width)
         self.hidden_token = nn.Parameter(torch.zeros(narrow.width))
@@ -79,7 +79,8 @@ class PatchAutoencoder(nn.Module):
 
     def encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
         """Return (batch, patches, width) of the patches with the indices `visible`, or of all."""
-        x = self.embed(self.cut(images))
+        check_image(images, self.config.channels, self.config.image)
+        x = self.embed(images).flatten(2).transpose(1, 2)
         x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
         if visible is not None:
             x = x.gather(1, visible[..., None].expand(-1, -1, x.shape[2]))

@@ -107,7 +107,7 @@ def davit(width=32, heads=2, image=32, window=4, classes=10) -> DaViTConfig:
     return DaViTConfig((image, image), stages, (window, window), 3, ClassHead(classes))
 
 
-def masked_patches(width=64, heads=4, image=28, patch=7) -> PatchAutoencoderConfig:
+def masked_patches(width=64, heads=4, image=32, patch=8) -> PatchAutoencoderConfig:
     """An autoencoder whose encoder reads a quarter of the patches (He et al., 2022)."""
     wide, narrow = (BlockConfig.preset("pre-norm", size, heads) for size in (width, width // 2))
     return PatchAutoencoderConfig((image, image), (patch, patch), wide, narrow)
