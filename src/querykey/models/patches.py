@@ -72,10 +72,16 @@ class PatchAutoencoder(nn.Module):
         self.output = nn.Linear(narrow.width, config.pixels)
         initialise(self)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the reconstruction of whole images from all of their patches."""
-        everything = torch.arange(self.config.tokens, device=images.device).expand(len(images), -1)
-        return self.joined(self.decode(self.encode(images), everything))
+    def forward(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return whole images, completed from the patches with the indices `visible`.
+
+        (batch, count) of them; or, unless given, as many as while training, spread evenly.
+        """
+        if visible is None:
+            count, every = self.config.visible, self.config.tokens
+            spread = torch.arange(count, device=images.device) * every // count
+            visible = spread.expand(len(images), -1)
+        return self.joined(self.decode(self.encode(images, visible), visible))
 
     def encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
         """Return (batch, patches, width) of the patches with the indices `visible`, or of all."""
