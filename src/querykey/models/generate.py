@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from querykey.nn.lean import lean
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -115,7 +117,7 @@ def _stream(
     stops: tuple[int, ...],
     seed: int | None,
 ) -> Iterator[Tensor]:
-    generator = None
+    model, generator = lean(model), None
     if seed is not None:
         generator = torch.Generator(ids.device).manual_seed(seed)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
