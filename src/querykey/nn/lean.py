@@ -27,6 +27,8 @@ def lean(module: nn.Module) -> Any:
         return _linear(module)
     if type(module) is nn.LayerNorm:
         return _layer_norm(module)
+    if type(module) is nn.RMSNorm:
+        return _rms_norm(module)
     if type(module) is nn.ModuleList:
         return [lean(each) for each in module]
     if not type(module).__module__.startswith("querykey.") or not _is_plain(type(module)):
@@ -69,3 +71,13 @@ def _layer_norm(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
     shape, weight, bias = module.normalized_shape, module.weight, module.bias
     epsilon, norm = module.eps, torch.layer_norm
     return lambda x: norm(x, shape, weight, bias, epsilon)
+
+
+def _rms_norm(module: nn.RMSNorm) -> Callable[[torch.Tensor], torch.Tensor]:
+    shape, weight, epsilon, norm = (
+        module.normalized_shape,
+        module.weight,
+        module.eps,
+        torch.rms_norm,
+    )
+    return lambda x: norm(x, shape, weight, epsilon)
