@@ -193,6 +193,11 @@ CALLS = {
     "Subject": "f.__name__ == 'Subject'",
     "check": "f(__import__('torch').nn.Linear(3, 3)).violations is not None",
     "check_all": "f([]) == []",
+    "generate": (
+        "f(qk.models.build(qk.models.preset('gpt')), __import__('torch').tensor([[1, 2]]), "
+        "max_new_tokens=3).shape == (1, 5)"
+    ),
+    "probe": "f.__module__ == 'querykey.models.probe'",
     "weights": f"f({Q}, {Q}).shape == (3, 3)",
     "CostError": "str(f('no')) == 'no'",
     "array": "str(f('n', 4)) == 'array(n, 4)'",

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from querykey.laws import Subject as Subject
     from querykey.laws import check as check
     from querykey.laws import check_all as check_all
+    from querykey.models.generate import generate as generate
+    from querykey.models.probe import probe as probe
     from querykey.shapes import ShapeError as ShapeError
 
 # Public names by where they live. None is also a room's: importing the room would overwrite it.
@@ -60,10 +62,24 @@ _NAMES = {
     "backends.dispatch": "attend explain extend",
     "costs": "CostError array cost images tokens",
     "laws": "Report Subject check check_all",
+    "models.generate": "generate",
+    "models.probe": "probe",
     "shapes": "ShapeError",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_ROOMS = ("shapes", "show", "ag", "attention", "backends", "targets", "costs", "laws", "cli")
+_ROOMS = (
+    "shapes",
+    "show",
+    "ag",
+    "attention",
+    "backends",
+    "nn",
+    "models",
+    "targets",
+    "costs",
+    "laws",
+    "cli",
+)
 
 
 def __getattr__(name: str) -> Any:

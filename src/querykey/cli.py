@@ -139,6 +139,48 @@ def cost(
         print(report.to_json())
     elif not html:
         _print(*tables(report))
+
+
+@app.command
+def generate(
+    folder: str,
+    *,
+    prompt: str,
+    tokens: int = 100,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+) -> int:
+    """Continue a prompt with the model of a folder, token by token.
+
+    Parameters
+    ----------
+    folder
+        With config.json and safetensors; its tokenizer.json is used where it has one, bytes else.
+    prompt
+        The text to continue.
+    tokens
+        How many tokens to say at most.
+    temperature
+        How freely tokens are drawn; the likeliest is taken unless this, top-k or top-p is given.
+    top_k
+        Draw among so many likeliest tokens.
+    top_p
+        Draw among the fewest tokens that have this much probability together.
+    seed
+        Draw the same tokens again.
+    """
+    with _status(f"loading {folder}"):
+        from querykey.models.prompt import Speaker
+    try:
+        with _status(f"loading {folder}"):
+            speaker = Speaker.of(folder)
+        for piece in speaker.say(prompt, tokens, temperature, top_k, top_p, seed):
+            print(piece, end="", flush=True)
+        print()
+    except ValueError as error:
+        return _refuse(" ".join(str(error).split()))
     return 0
 
 

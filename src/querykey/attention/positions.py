@@ -65,15 +65,27 @@ class Rotary:
 
     def __call__(self, x: Array, positions: Array) -> Array:
         """Turn x (*batch, heads, tokens, features) at positions (tokens,) or (*batch, tokens)."""
-        width = x.shape[-1] if self.width is None else self.width
-        if width % 2 or width > x.shape[-1]:
+        return self.turned(x, self.turns(positions, x))
+
+    def turns(self, positions: Array, like: Array) -> tuple[Array, Array]:
+        """Return cosines and sines of the angles at these positions, for arrays like `like`.
+
+        They know nothing of heads, so that queries and keys of every layer can share them.
+        """
+        width = like.shape[-1] if self.width is None else self.width
+        if width % 2 or width > like.shape[-1]:
             raise ValueError(
                 f"features turn in pairs, so their number is even; "
-                f"cannot turn {width} of the {x.shape[-1]} of an array {tuple(x.shape)}"
+                f"cannot turn {width} of the {like.shape[-1]} of an array {tuple(like.shape)}"
             )
-        xp = namespace(x)
-        angles = _angles(self.frequencies(width), positions, x)
-        cos, sin = xp.astype(xp.cos(angles), x.dtype), xp.astype(xp.sin(angles), x.dtype)
+        xp = namespace(like)
+        angles = _angles(self.frequencies(width), positions, like)
+        return xp.astype(xp.cos(angles), like.dtype), xp.astype(xp.sin(angles), like.dtype)
+
+    def turned(self, x: Array, turns: tuple[Array, Array]) -> Array:
+        """Turn x by what `turns` returned."""
+        cos, sin = turns
+        xp, width = namespace(x), 2 * cos.shape[-1]
         a, b = self._pairs(x[..., :width])
         turned = self._joined(xp, a * cos - b * sin, b * cos + a * sin)
         return turned if width == x.shape[-1] else xp.concat([turned, x[..., width:]], axis=-1)

@@ -25,7 +25,7 @@ from querykey.attention.recurrent import Recurrent
 from querykey.attention.states import Growing, Memory, Sliding, State, Ways
 from querykey.shapes import bind
 
-__all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend"]
+__all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]
 
 
 def empty_state(
@@ -94,11 +94,29 @@ def extend(
         k=(k, "batch kv_head new key_dim"),
         v=(v, "batch kv_head new value_dim"),
     )
-    new = chunk(q, k, v, real)
-    _check_settled(state, new)
     if not state.arrays:
         state = state.started(k)
     _check_kind(k, state)
+    return follow(q, k, v, state, real, bias=bias, ways=ways)
+
+
+def follow(
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    ways: Ways = Ways(reference.attend),  # noqa: B008 - a frozen value
+) -> tuple[Array, State]:
+    """Do as `extend`, for arrays that are known to fit each other and the state's arrays.
+
+    A layer that made both the state and the arrays knows that; asking again at every token takes
+    longer than the attention of a small model.
+    """
+    new = chunk(q, k, v, real)
+    _check_settled(state, new)
     if new.tokens == 0:
         return _blank(q, v), state
     out, after = state.extended(new, bias, ways)
@@ -112,6 +130,8 @@ def _blank(q: Array, v: Array) -> Array:
 
 
 def _check_settled(state: State, new: Chunk) -> None:
+    if state.mask.settles == 0:
+        return
     for row, (old, more) in enumerate(zip(state.counts, new.counts, strict=True)):
         if more and 0 < old < state.mask.settles:
             raise ValueError(

@@ -1,0 +1,73 @@
+"""Decoding by a layer that made its own state: the work of `extend` without its questions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from querykey.attention import state as states
+from querykey.attention.masks import Causal
+from querykey.attention.mechanisms import Softmax
+from querykey.attention.positions import Bias
+from querykey.attention.state import Growing, State
+from querykey.attention.states import Ways
+from querykey.backends import linear
+from querykey.backends.dispatch import LONG, attend
+
+
+def follow(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: State,
+    real: Tensor | None = None,
+    *,
+    bias: Bias | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, State]:
+    """Do as `extend`, for tensors that are known to fit each other and the state."""
+    if backend != "auto":
+        recur = linear.recur if backend == "chunked" else None
+        ways = Ways(partial(attend, backend=backend), recur)
+        return states.follow(q, k, v, state, real, bias=bias, ways=ways)
+    if q.shape[2] == 1 and real is None and bias is None and type(state) is Growing:
+        done = _next(q, k, v, state)
+        if done is not None:
+            return done
+    ways = Ways(attend, linear.recur if q.shape[2] >= LONG else None)
+    return states.follow(q, k, v, state, real, bias=bias, ways=ways)
+
+
+def _next(q: Tensor, k: Tensor, v: Tensor, state: Growing) -> tuple[Tensor, State] | None:
+    """Add one token to every row, all of one length, and let it see everything before it.
+
+    None where that takes more than writing behind what is there and asking torch's kernel: this is
+    what a small model waits for at every token, so that nothing here is asked twice.
+    """
+    memory, room, counts = state.memory, state.room, state.counts
+    mechanism, first = memory.mechanism, counts[0] if counts else 0
+    plain = (
+        type(mechanism) is Softmax
+        and mechanism.softcap is None
+        and type(memory.mask) is Causal
+        and memory.key_dim == memory.value_dim
+        and not torch.is_grad_enabled()
+        and room is not None
+        and room.owner is state.owner
+        and first < room.capacity
+        and counts.count(first) == len(counts)
+        and (torch.is_inference_mode_enabled() or not room.keys.is_inference())
+    )
+    if not plain or room is None or not isinstance(mechanism, Softmax):
+        return None
+    room.keys.narrow(2, first, 1).copy_(k)
+    room.values.narrow(2, first, 1).copy_(v)
+    room.owner = owner = object()
+    out = F.scaled_dot_product_attention(
+        q, room.keys.narrow(2, 0, first + 1), room.values.narrow(2, 0, first + 1),
+        scale=mechanism.scale_for(memory.key_dim), enable_gqa=q.shape[1] != memory.kv_heads,
+    )  # fmt: skip
+    return out, Growing(memory, (first + 1,) * len(counts), state.capacity, room, owner)

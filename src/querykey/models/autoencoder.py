@@ -1,0 +1,109 @@
+"""Autoencoders of vectors: any depth and latent size, linear ones included, denoising, masked.
+
+model = Autoencoder(AutoencoderConfig(inputs=100, latent=20, hidden=(64,)))
+model.loss(x).backward()
+latent = model.encode(x)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from querykey.nn.mlp import activate
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The model sees x + std * noise, and is to return x."""
+
+    std: float
+
+
+@dataclass(frozen=True)
+class Hide:
+    """The model sees x with a random share of its features at 0, and is to return those."""
+
+    share: float
+
+    def __post_init__(self):
+        if not 0 < self.share < 1:
+            raise ValueError(f"the share that is hidden is between 0 and 1; got {self.share}")
+
+
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """inputs -> hidden ... -> latent, and the same way back. No hidden layer: a linear one."""
+
+    inputs: int
+    latent: int
+    hidden: tuple[int, ...] = ()
+    activation: str = "relu"
+    bias: bool = True
+    corruption: Noise | Hide | None = None
+
+
+class Layers(nn.Sequential):
+    """Linear layers with an activation between each two, none after the last."""
+
+    def __init__(self, sizes: tuple[int, ...], activation: str, bias: bool):
+        pairs = pairwise(sizes)
+        super().__init__(*(nn.Linear(before, after, bias=bias) for before, after in pairs))
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Go through all layers."""
+        for number, layer in enumerate(self):
+            input = layer(input if number == 0 else activate(self.activation, input))
+        return input
+
+    def extra_repr(self) -> str:
+        """Name what stands between the layers."""
+        return f"{self.activation} between" if len(self) > 1 else ""
+
+
+class Autoencoder(nn.Module):
+    """x (batch, inputs) -> latent -> a guess at x."""
+
+    def __init__(self, config: AutoencoderConfig):
+        super().__init__()
+        self.config = config
+        sizes = (config.inputs, *config.hidden, config.latent)
+        self.encoder = Layers(sizes, config.activation, config.bias)
+        self.decoder = Layers(sizes[::-1], config.activation, config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the reconstruction of x."""
+        return self.decode(self.encode(x))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the latent vectors, (batch, latent)."""
+        return self.encoder(x)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Return reconstructions, (batch, inputs)."""
+        return self.decoder(latent)
+
+    def corrupt(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return what the model is to see of x, and which entries it is judged by."""
+        match self.config.corruption:
+            case Noise(std):
+                noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+                return x + std * noise, torch.ones_like(x, dtype=torch.bool)
+            case Hide(share):
+                hidden = (torch.rand(x.shape, generator=generator) < share).to(x.device)
+                return x.masked_fill(hidden, 0), hidden
+            case _:
+                return x, torch.ones_like(x, dtype=torch.bool)
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return the mean squared error of the entries that it is judged by."""
+        seen, judged = self.corrupt(x, generator)
+        error = (self(seen) - x).square() * judged
+        return error.sum() / judged.sum().clamp(min=1)
+
+    def tie(self) -> None:
+        """Nothing is tied here; every model can be asked."""

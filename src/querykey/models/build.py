@@ -1,0 +1,33 @@
+"""From a config to its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from querykey.models.autoencoder import Autoencoder, AutoencoderConfig
+from querykey.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from querykey.models.davit import DaViT, DaViTConfig
+from querykey.models.patches import PatchAutoencoder, PatchAutoencoderConfig
+from querykey.models.text import Decoder, Encoder, EncoderDecoder
+from querykey.models.vision import VisionTransformer, VisionTransformerConfig
+
+MODELS: dict[type, type[nn.Module]] = {
+    EncoderConfig: Encoder,
+    DecoderConfig: Decoder,
+    EncoderDecoderConfig: EncoderDecoder,
+    VisionTransformerConfig: VisionTransformer,
+    DaViTConfig: DaViT,
+    AutoencoderConfig: Autoencoder,
+    PatchAutoencoderConfig: PatchAutoencoder,
+}
+
+
+def build(config: Any) -> nn.Module:
+    """Return the model that a config describes, with weights drawn at random."""
+    kind = MODELS.get(type(config))
+    if kind is None:
+        known = ", ".join(each.__name__ for each in MODELS)
+        raise TypeError(f"a model wants one of {known}; got {config!r}")
+    return kind(config)

@@ -1,0 +1,116 @@
+"""What a model over tokens is, as frozen values: few switches, none of which knows of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from querykey.attention.positions import ALiBi, Rotary
+from querykey.nn.config import BlockConfig
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Positions as a table with a row each, added to the tokens."""
+
+    count: int
+    offset: int = 0  # rows of the table before that of the first position
+    skip: int | None = None  # tokens with this id are not counted (RoBERTa's padding)
+
+
+@dataclass(frozen=True)
+class Sinusoidal:
+    """Positions as sines and cosines, added to the tokens (Vaswani et al., 2017)."""
+
+    base: float = 10000.0
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Positions as a learned bias per head and bucket of distances (Raffel et al., 2020)."""
+
+    buckets: int = 32
+    furthest: int = 128
+
+
+Positions = Learned | Sinusoidal | Rotary | ALiBi | Distances | None
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """How token ids become vectors: a table, times a scale, plus segment types, then a norm."""
+
+    vocabulary: int
+    types: int = 0  # kinds of segments (BERT's sentence A and B); 0: none
+    norm: bool = False
+    scale: float = 1.0
+
+    def __post_init__(self):
+        if self.vocabulary < 1:
+            raise ValueError(f"a vocabulary has at least 1 token; got {self.vocabulary}")
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """Scores over the vocabulary for every token: scale * (W x), W the embedding where tied."""
+
+    tied: bool = True
+    bias: bool = False
+    transform: str | None = None  # the activation of a layer before it, with a norm (BERT)
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """Scores over classes from a sequence's first real token."""
+
+    classes: int
+    transform: str | None = None  # the activation of a layer before it
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Every token sees every real token; without a head the model returns its hidden states."""
+
+    embedding: EmbeddingConfig
+    block: BlockConfig
+    layers: int
+    positions: Positions = None
+    head: TokenHead | ClassHead | None = None
+    pooler: str | None = None  # the activation of a layer over the first real token, for `pooled`
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Every token sees itself and what came before, no further back than its layer's window."""
+
+    embedding: EmbeddingConfig
+    block: BlockConfig
+    layers: int
+    positions: Positions = None
+    head: TokenHead | None = field(default_factory=TokenHead)
+    windows: int | tuple[int | None, ...] | None = None  # one for all layers, or one for each
+
+    def __post_init__(self):
+        if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
+            raise ValueError(f"{self.layers} layers want as many windows; got {self.windows}")
+
+    @property
+    def window_of_each(self) -> tuple[int | None, ...]:
+        """The window of every layer; None where a token sees all that came before."""
+        return self.windows if isinstance(self.windows, tuple) else (self.windows,) * self.layers
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig:
+    """A decoder whose every token also sees all real tokens that an encoder has read."""
+
+    encoder: EncoderConfig
+    decoder: DecoderConfig
+    shared: bool = True  # one table of token embeddings for both
+    start: int = 0  # the token that a target sequence begins with
+
+    def __post_init__(self):
+        if self.shared and self.encoder.embedding.vocabulary != self.decoder.embedding.vocabulary:
+            raise ValueError("a shared table of embeddings wants one vocabulary for both sides")
+        if self.encoder.head is not None:
+            raise ValueError("the encoder of a pair hands on its hidden states, so it has no head")

@@ -1,0 +1,195 @@
+"""BERT and RoBERTa: encoders with the norm after each part, and a layer before their head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from querykey.models.config import ClassHead, EmbeddingConfig, EncoderConfig, Learned, TokenHead
+from querykey.models.families.table import (
+    THEIR_ACTIVATIONS,
+    Family,
+    Row,
+    Settings,
+    activation,
+    architecture,
+    only,
+)
+from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+
+BLOCK = "stack.blocks.{i}"
+
+
+def _rows(base: str) -> tuple[Row, ...]:
+    layer = f"{base}.encoder.layer.{{i}}"
+    return (
+        Row(f"{base}.embeddings.word_embeddings", "embed.tokens"),
+        Row(f"{base}.embeddings.position_embeddings", "embed.positions"),
+        Row(f"{base}.embeddings.token_type_embeddings", "embed.types"),
+        Row(f"{base}.embeddings.LayerNorm", "embed.norm"),
+        Row(f"{layer}.attention.self.query", f"{BLOCK}.attention.q"),
+        Row(f"{layer}.attention.self.key", f"{BLOCK}.attention.k"),
+        Row(f"{layer}.attention.self.value", f"{BLOCK}.attention.v"),
+        Row(f"{layer}.attention.output.dense", f"{BLOCK}.attention.o"),
+        Row(f"{layer}.attention.output.LayerNorm", f"{BLOCK}.attention_norm"),
+        Row(f"{layer}.intermediate.dense", f"{BLOCK}.mlp.up"),
+        Row(f"{layer}.output.dense", f"{BLOCK}.mlp.down"),
+        Row(f"{layer}.output.LayerNorm", f"{BLOCK}.mlp_norm"),
+    )
+
+
+BERT_ROWS = (*_rows("bert"), Row("bert.pooler.dense", "pooler"))
+BERT_TOKENS = (
+    Row("cls.predictions.transform.dense", "head.transform"),
+    Row("cls.predictions.transform.LayerNorm", "head.norm"),
+)
+BERT_TIED = (Row("cls.predictions.bias", "head.output.bias"),)
+BERT_UNTIED = (Row("cls.predictions.decoder", "head.output"),)
+BERT_CLASSES = (
+    Row("bert.pooler.dense", "head.transform"),
+    Row("classifier", "head.output"),
+)
+ROBERTA_ROWS = (*_rows("roberta"), Row("roberta.pooler.dense", "pooler"))
+ROBERTA_TOKENS = (
+    Row("lm_head.dense", "head.transform"),
+    Row("lm_head.layer_norm", "head.norm"),
+)
+ROBERTA_TIED = (Row("lm_head.bias", "head.output.bias"),)
+ROBERTA_UNTIED = (Row("lm_head.decoder", "head.output"),)
+ROBERTA_CLASSES = (
+    Row("classifier.dense", "head.transform"),
+    Row("classifier.out_proj", "head.output"),
+)
+
+
+def bert_rows(config: EncoderConfig) -> tuple[Row, ...]:
+    """Return the table for a BERT with this head."""
+    if isinstance(config.head, ClassHead):
+        return BERT_ROWS + BERT_CLASSES
+    untied = config.head is not None and not config.head.tied
+    return BERT_ROWS + BERT_TOKENS + (BERT_UNTIED if untied else BERT_TIED)
+
+
+def roberta_rows(config: EncoderConfig) -> tuple[Row, ...]:
+    """Return the table for a RoBERTa with this head."""
+    if isinstance(config.head, ClassHead):
+        return ROBERTA_ROWS + ROBERTA_CLASSES
+    untied = config.head is not None and not config.head.tied
+    return ROBERTA_ROWS + ROBERTA_TOKENS + (ROBERTA_UNTIED if untied else ROBERTA_TIED)
+
+
+DEFAULTS: Settings = {
+    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "max_position_embeddings": 512,
+    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0, "tie_word_embeddings": True,
+}  # fmt: skip
+ROBERTA_DEFAULTS = DEFAULTS | {"vocab_size": 50265, "pad_token_id": 1}
+
+
+def _read(settings: Settings, names: frozenset[str], name: str, positions: Learned):
+    only(settings, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    found = architecture(
+        settings,
+        tuple(f"{name}{kind}" for kind in ("Model", "ForMaskedLM", "ForSequenceClassification"))
+        + (("BertForPreTraining",) if name == "Bert" else ()),
+    )
+    act = activation(settings, "hidden_act")
+    head: Any = None
+    if found.endswith(("MaskedLM", "PreTraining")):
+        head = TokenHead(settings["tie_word_embeddings"], bias=True, transform=act)
+    elif found.endswith("SequenceClassification"):
+        head = ClassHead(_classes(settings), transform="tanh")
+    has_pooler = any(tensor.endswith("pooler.dense.weight") for tensor in names)
+    pools = has_pooler and found.endswith(("Model", "PreTraining"))
+    return EncoderConfig(
+        EmbeddingConfig(settings["vocab_size"], settings["type_vocab_size"], norm=True),
+        BlockConfig(
+            settings["hidden_size"],
+            AttentionConfig(settings["num_attention_heads"]),
+            MLPConfig(settings["intermediate_size"], act),
+            NormConfig("layer", "after", settings["layer_norm_eps"]),
+        ),
+        settings["num_hidden_layers"],
+        positions,
+        head,
+        "tanh" if pools else None,
+    )
+
+
+def _classes(settings: Settings) -> int:
+    return len(settings.get("id2label") or ()) or settings.get("num_labels") or 2
+
+
+def read_bert(settings: Settings, names: frozenset[str]) -> EncoderConfig:
+    """Return our config for a BERT's config.json."""
+    return _read(settings, names, "Bert", Learned(settings["max_position_embeddings"]))
+
+
+def read_roberta(settings: Settings, names: frozenset[str]) -> EncoderConfig:
+    """Return our config; positions are counted past the padding id, and leave out padding."""
+    pad = settings["pad_token_id"]
+    positions = Learned(settings["max_position_embeddings"] - pad - 1, pad + 1, pad)
+    if (settings.get("architectures") or [""])[0].startswith(("XLMRoberta", "Camembert")):
+        named = settings["architectures"][0].replace("XLMRoberta", "Roberta")
+        settings = settings | {"architectures": [named.replace("Camembert", "Roberta")]}
+    return _read(settings, names, "Roberta", positions)
+
+
+def _write(config: object, name: str) -> Settings | None:
+    if not (isinstance(config, EncoderConfig) and isinstance(config.positions, Learned)):
+        return None
+    head, block = config.head, config.block
+    kind = "Model"
+    if isinstance(head, TokenHead):
+        kind = "ForMaskedLM" if config.pooler is None else "ForPreTraining"
+    elif isinstance(head, ClassHead):
+        kind = "ForSequenceClassification"
+    found: Settings = {
+        "architectures": [f"{name}{kind}"],
+        "vocab_size": config.embedding.vocabulary,
+        "type_vocab_size": config.embedding.types,
+        "hidden_size": block.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": block.attention.heads,
+        "intermediate_size": block.mlp.hidden,
+        "hidden_act": THEIR_ACTIVATIONS[block.mlp.activation],
+        "max_position_embeddings": config.positions.count + config.positions.offset,
+        "layer_norm_eps": block.norm.epsilon,
+        "tie_word_embeddings": not isinstance(head, TokenHead) or head.tied,
+        "pad_token_id": 0 if config.positions.skip is None else config.positions.skip,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if isinstance(head, ClassHead):
+        found["id2label"] = {str(i): f"LABEL_{i}" for i in range(head.classes)}
+        found["label2id"] = {f"LABEL_{i}": i for i in range(head.classes)}
+    return found
+
+
+def write_bert(config: object) -> Settings | None:
+    """Return a BERT's config.json for our config."""
+    return _write(config, "Bert")
+
+
+def write_roberta(config: object) -> Settings | None:
+    """Return a RoBERTa's config.json for our config."""
+    return _write(config, "Roberta")
+
+
+BERT = Family(
+    ("bert",), DEFAULTS, "bert.", bert_rows, read_bert, write_bert,
+    ignored=(
+        "position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+        "pooler.dense.weight", "pooler.dense.bias", "cls.predictions.decoder.bias",
+        "cls.predictions.bias",  # not the one that is added, where the head is untied
+    ),
+    copies=("cls.predictions.decoder.weight",),
+)  # fmt: skip
+ROBERTA = Family(
+    ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
+    read_roberta, write_roberta,
+    ignored=(
+        "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.bias",
+        "lm_head.bias",
+    ),
+    copies=("lm_head.decoder.weight",),
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Llama, Mistral, Qwen2: rotary positions, shared key heads, a gated MLP, RMS norms, windows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from querykey.attention.mechanisms import Softmax
+from querykey.attention.positions import Rotary
+from querykey.models.config import DecoderConfig, EmbeddingConfig, TokenHead
+from querykey.models.families.rope import read_rope, write_rope
+from querykey.models.families.table import (
+    THEIR_ACTIVATIONS,
+    Family,
+    Row,
+    Settings,
+    activation,
+    architecture,
+)
+from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+
+BLOCK = "stack.blocks.{i}"
+ROWS = (
+    Row("model.embed_tokens", "embed.tokens"),
+    Row("model.layers.{i}.input_layernorm", f"{BLOCK}.attention_norm"),
+    Row("model.layers.{i}.self_attn.q_proj", f"{BLOCK}.attention.q"),
+    Row("model.layers.{i}.self_attn.k_proj", f"{BLOCK}.attention.k"),
+    Row("model.layers.{i}.self_attn.v_proj", f"{BLOCK}.attention.v"),
+    Row("model.layers.{i}.self_attn.o_proj", f"{BLOCK}.attention.o"),
+    Row("model.layers.{i}.post_attention_layernorm", f"{BLOCK}.mlp_norm"),
+    Row("model.layers.{i}.mlp.gate_proj", f"{BLOCK}.mlp.gate"),
+    Row("model.layers.{i}.mlp.up_proj", f"{BLOCK}.mlp.up"),
+    Row("model.layers.{i}.mlp.down_proj", f"{BLOCK}.mlp.down"),
+    Row("model.norm", "stack.norm"),
+    Row("lm_head", "head.output"),
+)
+DEFAULTS: Settings = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "hidden_act": "silu",
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "max_position_embeddings": 2048,
+}  # fmt: skip
+MISTRAL_DEFAULTS = DEFAULTS | {
+    "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+QWEN2_DEFAULTS = DEFAULTS | {
+    "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+    "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
+    "layer_types": None, "max_position_embeddings": 32768,
+}  # fmt: skip
+
+
+def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, windows: Any):
+    found = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
+    width, heads = settings["hidden_size"], settings["num_attention_heads"]
+    key_dim = settings["head_dim"] or width // heads
+    rotary, sharper = read_rope(settings, key_dim)
+    scale = None if sharper == 1 else sharper / math.sqrt(key_dim)
+    biases: list[Any] = ["qkv"] if qkv else []
+    biases += ["output"] if output else []
+    return DecoderConfig(
+        EmbeddingConfig(settings["vocab_size"]),
+        BlockConfig(
+            width,
+            AttentionConfig(
+                heads, settings["num_key_value_heads"] or heads, key_dim, key_dim,
+                Softmax(scale), biases=tuple(biases),
+            ),
+            MLPConfig(settings["intermediate_size"], activation(settings, "hidden_act"), True, mlp),
+            NormConfig("rms", "before", settings["rms_norm_eps"]),
+        ),
+        settings["num_hidden_layers"],
+        rotary,
+        None if found.endswith("Model") else TokenHead(settings["tie_word_embeddings"]),
+        windows,
+    )  # fmt: skip
+
+
+def read_llama(settings: Settings, names: frozenset[str]) -> DecoderConfig:
+    """Return our config for a Llama's config.json."""
+    biases, mlp = bool(settings.get("attention_bias")), bool(settings.get("mlp_bias"))
+    return _read(settings, "Llama", biases, biases, mlp, None)
+
+
+def read_mistral(settings: Settings, names: frozenset[str]) -> DecoderConfig:
+    """Return our config for a Mistral's config.json."""
+    return _read(settings, "Mistral", False, False, False, settings["sliding_window"])
+
+
+def read_qwen2(settings: Settings, names: frozenset[str]) -> DecoderConfig:
+    """Return our config for a Qwen2's config.json; its later layers may have a window."""
+    layers, size = settings["num_hidden_layers"], settings["sliding_window"]
+    kinds = settings["layer_types"]
+    if kinds is None:
+        slides = bool(settings["use_sliding_window"]) and size is not None
+        kinds = ["sliding_attention" if slides and i >= settings["max_window_layers"] else ""
+                 for i in range(layers)]  # fmt: skip
+    windows = tuple(size if kind == "sliding_attention" else None for kind in kinds)
+    return _read(settings, "Qwen2", True, False, False, windows if any(windows) else None)
+
+
+def _write(config: object, name: str, **more: Any) -> Settings | None:
+    if not (isinstance(config, DecoderConfig) and isinstance(config.positions, Rotary)):
+        return None
+    block = config.block
+    kv_heads, key_dim, _ = block.attention.sizes(block.width)
+    rope = write_rope(config.positions, key_dim)
+    scale = getattr(block.attention.mechanism, "scale", None)
+    if scale is not None:
+        rope["attention_factor"] = math.sqrt(scale * math.sqrt(key_dim))
+    return {
+        "architectures": [f"{name}{'Model' if config.head is None else 'ForCausalLM'}"],
+        "vocab_size": config.embedding.vocabulary,
+        "hidden_size": block.width,
+        "intermediate_size": block.mlp.hidden,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": block.attention.heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": key_dim,
+        "hidden_act": THEIR_ACTIVATIONS[block.mlp.activation],
+        "rms_norm_eps": block.norm.epsilon,
+        "tie_word_embeddings": config.head is not None and config.head.tied,
+        "rope_parameters": rope,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **more,
+    }
+
+
+def write_llama(config: object) -> Settings | None:
+    """Return a Llama's config.json for our config."""
+    if not isinstance(config, DecoderConfig):
+        return None
+    biases, mlp = "output" in config.block.attention.biases, config.block.mlp.bias
+    return _write(config, "Llama", attention_bias=biases, mlp_bias=mlp)
+
+
+def write_mistral(config: object) -> Settings | None:
+    """Return a Mistral's config.json for our config."""
+    windows = getattr(config, "windows", None)
+    return None if isinstance(windows, tuple) else _write(config, "Mistral", sliding_window=windows)
+
+
+def write_qwen2(config: object) -> Settings | None:
+    """Return a Qwen2's config.json for our config."""
+    if not isinstance(config, DecoderConfig):
+        return None
+    each = config.window_of_each
+    sizes = {size for size in each if size is not None}
+    kinds = ["full_attention" if size is None else "sliding_attention" for size in each]
+    return _write(
+        config, "Qwen2", layer_types=kinds, use_sliding_window=bool(sizes),
+        sliding_window=max(sizes, default=None), max_window_layers=config.layers,
+    )  # fmt: skip
+
+
+def _family(name: str, defaults: Settings, read: Any, write: Any) -> Family:
+    return Family(
+        (name,), defaults, "model.", lambda config: ROWS, read, write,
+        ignored=(".rotary_emb.inv_freq",), copies=("lm_head.weight",),
+    )  # fmt: skip
+
+
+LLAMA = _family("llama", DEFAULTS, read_llama, write_llama)
+MISTRAL = _family("mistral", MISTRAL_DEFAULTS, read_mistral, write_mistral)
+QWEN2 = _family("qwen2", QWEN2_DEFAULTS, read_qwen2, write_qwen2)

@@ -1,0 +1,111 @@
+"""Rotary frequencies stretched to longer texts: frequencies in, frequencies out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from querykey.attention.positions import Rotary
+from querykey.models.families.table import FolderError, Settings
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Every position divided by `factor`."""
+
+    factor: float
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        """Return the frequencies divided."""
+        return frequencies / self.factor
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Low frequencies divided by `factor`, high ones kept, a blend between (Llama 3.1)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        """Return the frequencies, those of long waves divided."""
+        turns = self.original_max_position_embeddings * frequencies / (2 * math.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = np.clip(kept, 0, 1)
+        return kept * frequencies + (1 - kept) * frequencies / self.factor
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """A blend of kept and divided frequencies by how often each turns (Peng et al., 2023)."""
+
+    factor: float
+    original_max_position_embeddings: int
+    rope_theta: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        """Return the frequencies, those that turn seldom divided."""
+        low, high = (
+            self._pair(beta, len(frequencies)) for beta in (self.beta_fast, self.beta_slow)
+        )
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * len(frequencies) - 1)
+        high += 0.001 if low == high else 0
+        divided = np.clip((np.arange(len(frequencies)) - low) / (high - low), 0, 1)
+        return divided * frequencies / self.factor + (1 - divided) * frequencies
+
+    def _pair(self, turns: float, pairs: int) -> float:
+        """Which pair turns so often within the original length."""
+        length = self.original_max_position_embeddings
+        return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(self.rope_theta)
+
+
+KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
+
+
+def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
+    """Return the rotation that config.json asks for, and the factor of all scores with it."""
+    rope = dict(settings.get("rope_parameters") or settings.get("rope_scaling") or {})
+    base = float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0)
+    share = rope.get("partial_rotary_factor") or settings.get("partial_rotary_factor") or 1.0
+    width = None if share == 1 else int(key_dim * share)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return Rotary(base, width), 1.0
+    if kind not in KINDS:
+        known = ", ".join(("default", *KINDS))
+        raise FolderError(f"config.json: the rope type {kind!r} is not one that we have ({known})")
+    given = rope | {"rope_theta": base}
+    given.setdefault("original_max_position_embeddings", settings["max_position_embeddings"])
+    wanted = KINDS[kind].__dataclass_fields__
+    scaling = KINDS[kind](**{name: given[name] for name in wanted if given.get(name) is not None})
+    return Rotary(base, width, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
+
+
+def _sharpness(rope: Settings) -> float:
+    """Return the square of the factor that YaRN gives to queries and keys each."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"]) ** 2
+    if rope.get("mscale") or rope.get("mscale_all_dim"):
+        raise FolderError("config.json: `mscale` of a yarn rope is something that we do not have")
+    factor = rope["factor"]
+    return (0.1 * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+
+
+def write_rope(rotary: Rotary, key_dim: int) -> Settings:
+    """Return `rope_parameters` for our rotation."""
+    found: Settings = {"rope_theta": rotary.base, "rope_type": "default"}
+    if rotary.width is not None:
+        found["partial_rotary_factor"] = rotary.width / key_dim
+    if isinstance(rotary.scaling, Linear | Llama3 | Yarn):
+        name = next(name for name, kind in KINDS.items() if isinstance(rotary.scaling, kind))
+        found |= {"rope_type": name} | asdict(rotary.scaling)
+    return found

@@ -1,0 +1,154 @@
+"""T5: distances as a bias per head, unscaled scores, RMS norms before, no other bias anywhere."""
+
+from __future__ import annotations
+
+from querykey.attention.mechanisms import Softmax
+from querykey.models.config import (
+    DecoderConfig,
+    Distances,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    TokenHead,
+)
+from querykey.models.families.table import (
+    THEIR_ACTIVATIONS,
+    Family,
+    Row,
+    Settings,
+    activation,
+    architecture,
+)
+from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+
+PLAIN_MLP = (("wi", "up"), ("wo", "down"))
+GATED_MLP = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
+
+
+def _side(theirs: str, ours: str, mlp: int, gated: bool) -> tuple[Row, ...]:
+    """One side of the pair; the MLP is part 1 of an encoder's block, part 2 of a decoder's."""
+    layer, block = f"{theirs}.block.{{i}}.layer", f"{ours}stack.blocks.{{i}}"
+    table = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    return (
+        *(
+            Row(f"{layer}.0.SelfAttention.{part}", f"{block}.attention.{part}")
+            for part in ("q", "k", "v", "o")
+        ),
+        Row(table, f"{ours}stack.distances"),
+        Row(f"{layer}.0.layer_norm", f"{block}.attention_norm"),
+        *(
+            Row(f"{layer}.{mlp}.DenseReluDense.{name}", f"{block}.mlp.{part}")
+            for name, part in (GATED_MLP if gated else PLAIN_MLP)
+        ),
+        Row(f"{layer}.{mlp}.layer_norm", f"{block}.mlp_norm"),
+        Row(f"{theirs}.final_layer_norm", f"{ours}stack.norm"),
+    )
+
+
+CROSS = "decoder.block.{i}.layer.1"
+CROSS_ROWS = (
+    *(
+        Row(f"{CROSS}.EncDecAttention.{part}", f"decoder.stack.blocks.{{i}}.cross.{part}")
+        for part in ("q", "k", "v", "o")
+    ),
+    Row(f"{CROSS}.layer_norm", "decoder.stack.blocks.{i}.cross_norm"),
+    Row("lm_head", "decoder.head.output"),
+)
+
+
+def rows(config: EncoderConfig | EncoderDecoderConfig) -> tuple[Row, ...]:
+    """Return the table for a pair, or for its encoder alone."""
+    if isinstance(config, EncoderConfig):
+        return (Row("shared", "embed.tokens"), *_side("encoder", "", 1, config.block.mlp.gated))
+    gated = config.encoder.block.mlp.gated
+    return (
+        Row("shared", "encoder.embed.tokens"),
+        *_side("encoder", "encoder.", 1, gated),
+        *_side("decoder", "decoder.", 2, gated),
+        *CROSS_ROWS,
+    )
+
+
+DEFAULTS: Settings = {
+    "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,
+    "num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6,
+    "feed_forward_proj": "relu", "pad_token_id": 0,
+}  # fmt: skip
+
+
+def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDecoderConfig:
+    """Return our config for config.json."""
+    kinds = ("T5ForConditionalGeneration", "T5EncoderModel", "T5Model")
+    found = architecture(settings, kinds)
+    gated, _, name = settings["feed_forward_proj"].rpartition("-")
+    # The first gated T5 was written down as "gelu", and computes its approximation by tanh.
+    act = "gelu_new" if settings["feed_forward_proj"] == "gated-gelu" else name
+    width, size = settings["d_model"], settings["d_kv"]
+    embedding = EmbeddingConfig(settings["vocab_size"])
+    block = BlockConfig(
+        width,
+        AttentionConfig(
+            settings["num_heads"], None, size, size, Softmax(scale=1.0), biases=()
+        ),
+        MLPConfig(
+            settings["d_ff"], activation({"feed_forward_proj": act}, "feed_forward_proj"),
+            gated=bool(gated), bias=False,
+        ),
+        NormConfig("rms", "before", settings["layer_norm_epsilon"]),
+    )  # fmt: skip
+    order = Distances(
+        settings["relative_attention_num_buckets"], settings["relative_attention_max_distance"]
+    )
+    encoder = EncoderConfig(embedding, block, settings["num_layers"], order)
+    if found == "T5EncoderModel":
+        return encoder
+    scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings") is not False)
+    head = TokenHead("lm_head.weight" not in names, scale=width**-0.5 if scaled else 1.0)
+    layers = settings["num_decoder_layers"] or settings["num_layers"]
+    start = settings.get("decoder_start_token_id")
+    return EncoderDecoderConfig(
+        encoder,
+        DecoderConfig(embedding, block, layers, order, None if found == "T5Model" else head),
+        start=settings["pad_token_id"] if start is None else start,
+    )
+
+
+def write(config: object) -> Settings | None:
+    """Return config.json for our config."""
+    encoder = config.encoder if isinstance(config, EncoderDecoderConfig) else config
+    if not (isinstance(encoder, EncoderConfig) and isinstance(encoder.positions, Distances)):
+        return None
+    block, pair = encoder.block, config if isinstance(config, EncoderDecoderConfig) else None
+    act = THEIR_ACTIVATIONS[block.mlp.activation]
+    gated = "gated-gelu" if act == "gelu_new" else f"gated-{act}"
+    kind = "T5EncoderModel"
+    if pair is not None:
+        kind = "T5Model" if pair.decoder.head is None else "T5ForConditionalGeneration"
+    head = None if pair is None else pair.decoder.head
+    return {
+        "architectures": [kind],
+        "is_encoder_decoder": pair is not None,
+        "vocab_size": encoder.embedding.vocabulary,
+        "d_model": block.width,
+        "d_kv": block.attention.sizes(block.width)[1],
+        "d_ff": block.mlp.hidden,
+        "num_layers": encoder.layers,
+        "num_decoder_layers": encoder.layers if pair is None else pair.decoder.layers,
+        "num_heads": block.attention.heads,
+        "relative_attention_num_buckets": encoder.positions.buckets,
+        "relative_attention_max_distance": encoder.positions.furthest,
+        "layer_norm_epsilon": block.norm.epsilon,
+        "feed_forward_proj": gated if block.mlp.gated else act,
+        "scale_decoder_outputs": head is None or head.scale != 1,
+        "pad_token_id": 0,
+        "decoder_start_token_id": 0 if pair is None else pair.start,
+        "dropout_rate": 0.0,
+    }
+
+
+T5 = Family(
+    ("t5",), DEFAULTS, "", rows, read, write,
+    ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    copies=("lm_head.weight",),
+)  # fmt: skip

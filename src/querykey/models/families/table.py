@@ -1,0 +1,101 @@
+"""What a family of Hugging Face models is to us: defaults, a table of names, two translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Settings = dict[str, Any]  # config.json
+
+
+class FolderError(ValueError):
+    """What is wrong with a folder of weights: the file, and the tensor where there is one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A module, or a lone parameter, by their name and by ours; {i} stands for the layer.
+
+    Where several of ours are named, their tensor is ours joined along the first axis.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    layout: Literal["same", "transposed"] = "same"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a folder with one of these model types is read, and how one of our configs is written.
+
+    `read` gets config.json with the defaults filled in and the names of all tensors. `write`
+    returns config.json, or None for a config that the family cannot express.
+    """
+
+    types: tuple[str, ...]  # model_type in config.json; we write the first
+    defaults: Settings  # what a missing entry of config.json means
+    prefix: str  # of the names in folders with a head; those without have no prefix
+    rows: Callable[[Any], tuple[Row, ...]]  # the table, for one of our configs
+    read: Callable[[Settings, frozenset[str]], Any]
+    write: Callable[[Any], Settings | None]
+    ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
+    copies: tuple[str, ...] = ()  # names of a tied head, which repeat the embedding
+
+    def table(self, config: Any, layers: int) -> Iterator[Row]:
+        """Write the rows for a config out for every layer."""
+        for row in self.rows(config):
+            names = (row.ours,) if isinstance(row.ours, str) else row.ours
+            for i in range(layers) if "{i}" in row.theirs else (0,):
+                ours = tuple(name.replace("{i}", str(i)) for name in names)
+                yield Row(row.theirs.replace("{i}", str(i)), ours, row.layout)
+
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick-gelu",
+    "tanh": "tanh",
+    "linear": "identity",
+}
+THEIR_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_new",
+    "silu": "silu",
+    "quick-gelu": "quick_gelu",
+    "tanh": "tanh",
+    "identity": "linear",
+}
+
+
+def activation(settings: Settings, key: str) -> str:
+    """Return our name of an activation that config.json names."""
+    found = settings[key]
+    if found not in ACTIVATIONS:
+        raise FolderError(f"config.json: `{key}` is {found!r}, an activation that we do not have")
+    return ACTIVATIONS[found]
+
+
+def only(settings: Settings, **wanted: Any) -> None:
+    """Refuse settings that ask for what we do not have."""
+    for key, value in wanted.items():
+        if settings.get(key, value) != value:
+            raise FolderError(f"config.json: `{key}` is {settings[key]!r}; we have only {value!r}")
+
+
+def architecture(settings: Settings, known: tuple[str, ...]) -> str:
+    """Return the class that the folder was saved from: the first known one unless it says."""
+    named = settings.get("architectures") or known[:1]
+    if named[0] not in known:
+        raise FolderError(
+            f"config.json: the architecture {named[0]!r} is not one that we have "
+            f"({', '.join(known)})"
+        )
+    return named[0]

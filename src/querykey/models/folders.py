@@ -1,0 +1,154 @@
+"""Folders of weights: config.json and safetensors, in one file or in shards. No pickle is opened.
+
+Whatever is wrong with a folder is one FolderError that names the file, and the tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from querykey.models.families.table import FolderError, Settings
+
+ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a folder by name: where each is, its shape and dtype; read one at a time."""
+
+    folder: Path
+    files: dict[str, Path]
+    shapes: dict[str, tuple[int, ...]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tensors."""
+        return frozenset(self.files)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return one tensor."""
+        file = self.files[name]
+        try:
+            with safe_open(file, "pt") as opened:
+                tensor = opened.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise FolderError(f"{file}: tensor `{name}` cannot be read ({error})") from None
+        if not tensor.is_floating_point():
+            raise FolderError(f"{file}: tensor `{name}` is {tensor.dtype}; weights are floats")
+        return tensor
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return config.json."""
+    file = folder / "config.json"
+    if not folder.is_dir():
+        raise FolderError(f"{folder}: there is no such folder")
+    if not file.is_file():
+        raise FolderError(f"{file}: there is no such file; a folder of weights has one")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FolderError(f"{file}: this is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise FolderError(f"{file}: this is no JSON object")
+    return found
+
+
+def read_tensors(folder: Path) -> Tensors:
+    """Find every tensor of a folder, and open every file once to see that it is whole."""
+    if (folder / INDEX).is_file():
+        return _read_shards(folder)
+    if not (folder / ONE).is_file():
+        others = [p.name for end in ("bin", "pt", "pth", "ckpt") for p in folder.glob(f"*.{end}")]
+        hint = f"; it has {others[0]}, and pickles are not opened" if others else ""
+        raise FolderError(f"{folder / ONE}: there is no such file{hint}")
+    shapes = _shapes(folder / ONE)
+    return Tensors(folder, dict.fromkeys(shapes, folder / ONE), shapes)
+
+
+def _read_shards(folder: Path) -> Tensors:
+    try:
+        places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        places = {str(name): str(shard) for name, shard in places.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FolderError(f"{folder / INDEX}: this is no index of shards") from None
+    files, shapes = {}, {}
+    for shard in sorted(set(places.values())):
+        wanted = [name for name, place in places.items() if place == shard]
+        file = folder / shard
+        # A name such as ../x would reach out of the folder.
+        if Path(shard).name != shard or not file.is_file():
+            raise FolderError(
+                f"{file}: this shard is missing; tensor `{wanted[0]}` should be in it"
+            )
+        found = _shapes(file)
+        for name in wanted:
+            if name not in found:
+                raise FolderError(f"{file}: tensor `{name}` is missing, which {INDEX} says is here")
+            files[name], shapes[name] = file, found[name]
+    return Tensors(folder, files, shapes)
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(file, "pt") as opened:
+            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        why = _cut_off(file) or f"this is no safetensors file ({error})"
+        raise FolderError(f"{file}: {why}") from None
+
+
+def _cut_off(file: Path) -> str | None:
+    """Say which tensor a file ends in; None where its header cannot be read either."""
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > file.stat().st_size:
+                return None
+            header = json.loads(opened.read(size))
+        ends = {
+            name: entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    held = file.stat().st_size - 8 - size
+    lost = sorted((end, name) for name, end in ends.items() if end > held)
+    if not lost:
+        return None
+    return f"the file ends within tensor `{lost[0][1]}`; {lost[-1][0] - held} bytes are missing"
+
+
+def write_folder(
+    folder: Path, settings: Settings, tensors: Mapping[str, torch.Tensor], shard_bytes: int
+) -> None:
+    """Write config.json and the tensors, in shards where they are larger than `shard_bytes`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, torch.Tensor]] = [{}]
+    for name, tensor in tensors.items():
+        held = sum(each.nbytes for each in shards[-1].values())
+        if shards[-1] and held + tensor.nbytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor.contiguous()
+    for old in (*folder.glob("model-*-of-*.safetensors"), folder / INDEX, folder / ONE):
+        old.unlink(missing_ok=True)
+    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    if len(shards) == 1:
+        names = [ONE]
+    else:
+        index: dict[str, Any] = {
+            "metadata": {"total_size": sum(each.nbytes for each in tensors.values())},
+            "weight_map": {key: name for name, s in zip(names, shards, strict=True) for key in s},
+        }
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name, metadata={"format": "pt"})
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")

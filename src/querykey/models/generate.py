@@ -1,0 +1,170 @@
+"""Tokens one after the other: greedy or drawn, for prompts of any lengths, as a stream or at once.
+
+ids = generate(model, prompt, max_new_tokens=20)              # (batch, tokens + new), greedy
+ids = generate(model, prompt, real=real, temperature=0.8, top_p=0.9, seed=0, stop=eos)
+for tokens in stream(model, prompt): ...                      # (batch,) at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from querykey.nn.lean import lean
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen from its scores: temperature 0 takes the largest."""
+
+    temperature: float = 0.0
+    top_k: int | None = None  # only among so many largest
+    top_p: float | None = None  # only among the fewest that have this much probability together
+
+    def __post_init__(self):
+        if not self.temperature >= 0:
+            raise ValueError(f"a temperature is at least 0; got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k is at least 1; got {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is a probability above 0, at most 1; got {self.top_p}")
+
+    def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return one token per row of scores (batch, vocabulary)."""
+        if self.temperature == 0:
+            return scores.argmax(-1)
+        return torch.multinomial(self.probabilities(scores), 1, generator=generator)[:, 0]
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return the probabilities that tokens are drawn with, (batch, vocabulary)."""
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[-1]:
+            least = scores.topk(self.top_k).values[..., -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        if self.top_p is not None:
+            ordered, order = scores.sort(descending=True, stable=True)
+            before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+            out = (before >= self.top_p).scatter(-1, order, before >= self.top_p)
+            scores = scores.masked_fill(out, -torch.inf)
+        return scores.softmax(-1)
+
+
+def generate(
+    model: nn.Module,
+    ids: Tensor,
+    *,
+    max_new_tokens: int = 20,
+    real: Tensor | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: int | Collection[int] = (),
+    seed: int | None = None,
+) -> Tensor:
+    """Return the prompts (batch, tokens) with up to `max_new_tokens` more tokens behind each.
+
+    `real` (batch, tokens) is True for real tokens of the prompts, padded at either end. A row ends
+    with its first stop token, which is repeated to fill the row. Without a temperature the largest
+    score is taken, or, where top_k or top_p is given, a token is drawn at temperature 1. A model
+    with an encoder reads the prompts there and returns what its decoder begins with, then says.
+    """
+    first, new = _first(model, ids), []
+    for tokens in stream(
+        model, ids, max_new_tokens=max_new_tokens, real=real, temperature=temperature,
+        top_k=top_k, top_p=top_p, stop=stop, seed=seed,
+    ):  # fmt: skip
+        new.append(tokens)
+    return torch.cat([first, *(tokens[:, None] for tokens in new)], 1)
+
+
+def stream(
+    model: nn.Module,
+    ids: Tensor,
+    *,
+    max_new_tokens: int = 20,
+    real: Tensor | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: int | Collection[int] = (),
+    seed: int | None = None,
+) -> Iterator[Tensor]:
+    """Yield the next token of every row, (batch,), as soon as it is known; see `generate`."""
+    check_decodes(model)
+    if ids.ndim != 2 or ids.shape[1] == 0:
+        raise ValueError(
+            f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
+        )
+    if real is not None and not bool((real != 0).any(1).all()):
+        raise ValueError("every prompt has at least one real token")
+    if temperature is None:
+        temperature = 0.0 if top_k is None and top_p is None else 1.0
+    choice = Choice(temperature, top_k, top_p)
+    stops = (stop,) if isinstance(stop, int) else tuple(stop)
+    return _stream(model, ids, max_new_tokens, real, choice, stops, seed)
+
+
+def _stream(
+    model: Any,
+    ids: Tensor,
+    count: int,
+    real: Tensor | None,
+    choice: Choice,
+    stops: tuple[int, ...],
+    seed: int | None,
+) -> Iterator[Tensor]:
+    model, generator = lean(model), None
+    if seed is not None:
+        generator = torch.Generator(ids.device).manual_seed(seed)
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    state = tokens = None
+    for _ in range(count):
+        # Not around the yield: the caller's code would run without gradients too.
+        with torch.inference_mode():
+            if tokens is None:
+                given, state = model.begin(ids, real, ids.shape[1] + count)
+                hidden, state = model.step(given, state, real if given is ids else None)
+                last = _last(hidden, real if given is ids else None)
+            else:
+                hidden, state = model.step(tokens[:, None], state)
+                last = hidden[:, -1]
+            chosen = choice(model.scores(last), generator)
+            if stops:
+                chosen = chosen if tokens is None else torch.where(ended, tokens, chosen)
+                ended = ended | torch.isin(chosen, torch.tensor(stops, device=ids.device))
+            tokens = chosen
+        yield tokens.clone()
+        if stops and bool(ended.all()):
+            return
+
+
+def _last(hidden: Tensor, real: Tensor | None) -> Tensor:
+    """Return the hidden state of each row's last real token, (batch, width)."""
+    if real is None:
+        return hidden[:, -1]
+    place = torch.arange(hidden.shape[1], device=hidden.device)
+    last = torch.where(real != 0, place, -1).argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def _first(model: Any, ids: Tensor) -> Tensor:
+    start = getattr(model.config, "start", None)
+    return ids if start is None else torch.full_like(ids[:, :1], start)
+
+
+def check_decodes(model: nn.Module) -> None:
+    """Raise the error that says why a model cannot generate."""
+    if not (hasattr(model, "begin") and hasattr(model, "step")):
+        raise TypeError(
+            f"generate wants a Decoder or an EncoderDecoder; {type(model).__name__} has no state"
+        )
+    config: Any = model.config
+    head = getattr(config, "decoder", config).head
+    if head is None:
+        raise ValueError(
+            "this model has no head over the vocabulary, so it cannot say a next token"
+        )

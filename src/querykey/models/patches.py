@@ -1,0 +1,132 @@
+"""Masked autoencoder over patches: its encoder reads only what is visible (He et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from querykey.attention.positions import sinusoids
+from querykey.models.heads import initialise
+from querykey.models.vision import Pair, check_image
+from querykey.nn.block import Block
+from querykey.nn.config import BlockConfig
+from querykey.nn.norms import make_norm
+
+
+@dataclass(frozen=True)
+class PatchAutoencoderConfig:
+    """The image and its patches, the two stacks of blocks, and the share of patches hidden."""
+
+    image: Pair
+    patch: Pair
+    encoder: BlockConfig
+    decoder: BlockConfig
+    layers: Pair = (2, 1)  # of the encoder, of the decoder
+    share: float = 0.75
+    channels: int = 1
+
+    def __post_init__(self):
+        for name, side, part in zip(("height", "width"), self.image, self.patch, strict=True):
+            if part < 1 or side < 1 or side % part:
+                raise ValueError(
+                    f"a {name} of {side} pixels is not cut evenly into patches of {part}"
+                )
+        if not 0 < self.visible < self.tokens:
+            raise ValueError(
+                f"some of the {self.tokens} patches are hidden and some are not; "
+                f"a share of {self.share} leaves {self.visible} visible"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """How many patches an image has."""
+        return (self.image[0] // self.patch[0]) * (self.image[1] // self.patch[1])
+
+    @property
+    def visible(self) -> int:
+        """How many of them the encoder reads while training."""
+        return self.tokens - round(self.share * self.tokens)
+
+    @property
+    def pixels(self) -> int:
+        """How many numbers a patch has."""
+        return self.channels * self.patch[0] * self.patch[1]
+
+
+class PatchAutoencoder(nn.Module):
+    """Images (batch, channels, height, width) -> vectors of visible patches -> all patches."""
+
+    def __init__(self, config: PatchAutoencoderConfig):
+        super().__init__()
+        self.config = config
+        wide, narrow = config.encoder, config.decoder
+        self.embed = nn.Conv2d(config.channels, wide.width, config.patch, stride=config.patch)
+        self.encoder = nn.ModuleList(Block(wide) for _ in range(config.layers[0]))
+        self.encoder_norm = make_norm(wide.norm, wide.width)
+        self.hidden_token = nn.Parameter(torch.zeros(narrow.width))
+        self.bridge = nn.Linear(wide.width, narrow.width)
+        self.decoder = nn.ModuleList(Block(narrow) for _ in range(config.layers[1]))
+        self.decoder_norm = make_norm(narrow.norm, narrow.width)
+        self.output = nn.Linear(narrow.width, config.pixels)
+        initialise(self)
+
+    def forward(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return whole images, completed from the patches with the indices `visible`.
+
+        (batch, count) of them; or, unless given, as many as while training, spread evenly.
+        """
+        if visible is None:
+            count, every = self.config.visible, self.config.tokens
+            spread = torch.arange(count, device=images.device) * every // count
+            visible = spread.expand(len(images), -1)
+        return self.joined(self.decode(self.encode(images, visible), visible))
+
+    def encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return (batch, patches, width) of the patches with the indices `visible`, or of all."""
+        check_image(images, self.config.channels, self.config.image)
+        x = self.embed(images).flatten(2).transpose(1, 2)
+        x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
+        if visible is not None:
+            x = x.gather(1, visible[..., None].expand(-1, -1, x.shape[2]))
+        for block in self.encoder:
+            x = block(x)
+        return self.encoder_norm(x)
+
+    def decode(self, latent: Tensor, visible: Tensor) -> Tensor:
+        """Return the pixels of all patches, (batch, patches, pixels), from those visible."""
+        known = self.bridge(latent)
+        x = self.hidden_token.expand(len(known), self.config.tokens, -1)
+        x = x.scatter(1, visible[..., None].expand_as(known), known)
+        x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
+        for block in self.decoder:
+            x = block(x)
+        return self.output(self.decoder_norm(x))
+
+    def loss(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return the mean squared error of the patches that the encoder did not read."""
+        draws = torch.rand(len(images), self.config.tokens, generator=generator)
+        order = draws.argsort(1).to(images.device)
+        visible, hidden = order.split(
+            [self.config.visible, order.shape[1] - self.config.visible], 1
+        )
+        guess, truth = self.decode(self.encode(images, visible), visible), self.cut(images)
+        index = hidden[..., None].expand(-1, -1, truth.shape[2])
+        return (guess.gather(1, index) - truth.gather(1, index)).square().mean()
+
+    def cut(self, images: Tensor) -> Tensor:
+        """Turn (batch, channels, height, width) into (batch, patches, pixels)."""
+        check_image(images, self.config.channels, self.config.image)
+        (h, w), (batch, channels, height, width) = self.config.patch, images.shape
+        x = images.reshape(batch, channels, height // h, h, width // w, w)
+        return x.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, self.config.pixels)
+
+    def joined(self, patches: Tensor) -> Tensor:
+        """Turn (batch, patches, pixels) into (batch, channels, height, width)."""
+        (h, w), (height, width) = self.config.patch, self.config.image
+        x = patches.reshape(len(patches), height // h, width // w, self.config.channels, h, w)
+        return x.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), -1, height, width)
+
+    def tie(self) -> None:
+        """Nothing is tied here; every model can be asked."""

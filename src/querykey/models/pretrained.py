@@ -1,0 +1,218 @@
+"""Weights in and out: folders of Hugging Face's, and our own for what no family of theirs has.
+
+model = load("folder")      # config.json and safetensors
+save(model, "copy")         # a folder that `transformers` loads, where it has such a model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.models.build import build
+from querykey.models.config import DecoderConfig
+from querykey.models.families import FAMILIES
+from querykey.models.families.table import Family, FolderError, Row, Settings
+from querykey.models.folders import Tensors, read_settings, read_tensors, write_folder
+from querykey.models.records import from_record, to_record
+from querykey.nn.config import AttentionConfig
+
+OURS = "querykey"  # the model_type of folders that only we can read
+
+
+def load(
+    folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> nn.Module:
+    """Return the model of a folder, in evaluation mode, in the dtype of the file unless given."""
+    folder = Path(folder)
+    settings = read_settings(folder)
+    family = _family(settings, folder)
+    tensors = read_tensors(folder)
+    try:
+        config = _config(settings, family, tensors.names)
+        with torch.device("meta"):
+            model = build(config)
+    except FolderError as error:
+        raise FolderError(f"{folder}/{error}") from None
+    except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+        raise FolderError(f"{folder}/config.json: {error}") from None
+    found = _read(model, _places(model, config, family, tensors), family, tensors)
+    if dtype is None:
+        dtype = torch.float32
+        for number, tensor in enumerate(found.values()):
+            dtype = torch.promote_types(dtype, tensor.dtype) if number else tensor.dtype
+    model.to(dtype).to_empty(device=device)
+    model.tie()  # type: ignore[operator]
+    with torch.no_grad():
+        for name, tensor in _stored(model):
+            tensor.copy_(found[name])
+    return model.eval()
+
+
+def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) -> None:
+    """Write a folder that `load` reads, and `transformers` too where it has such a model."""
+    config: Any = getattr(model, "config", None)
+    family, settings = _expressed(config)
+    settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    ours = {name: tensor.detach().cpu() for name, tensor in _stored(model)}
+    if family is None:
+        write_folder(Path(folder), settings, ours, shard_bytes)
+        return
+    prefix = family.prefix if getattr(config, "head", None) is None else ""
+    theirs = {}
+    for row, names in _matched(family.table(config, _layers(config)), set(ours)):
+        tensor = torch.cat([ours[name] for name in names])
+        tensor = tensor.mT if row.layout == "transposed" and tensor.ndim == 2 else tensor
+        theirs[row.theirs.removeprefix(prefix)] = tensor
+    write_folder(Path(folder), settings, theirs, shard_bytes)
+
+
+def _expressed(config: Any) -> tuple[Family | None, Settings]:
+    """Return the family whose config.json reads back as this config, and that config.json."""
+    for family in FAMILIES:
+        settings = family.write(config)
+        if settings is None:
+            continue
+        pooled = ("pooler.dense.weight",) if getattr(config, "pooler", None) else ()
+        names = frozenset((*pooled, *_untied(config)))
+        settings |= {"model_type": family.types[0]}
+        if _same(family.read(family.defaults | settings, names), config):
+            return family, settings
+    return None, {"model_type": OURS, "config": to_record(config)}
+
+
+def _untied(config: Any) -> tuple[str, ...]:
+    head = getattr(getattr(config, "decoder", None), "head", None)
+    return () if head is None or head.tied else ("lm_head.weight",)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two configs describe one model: sizes that a config leaves out count as given."""
+    return type(one) is type(other) and _filled(to_record(one)) == _filled(to_record(other))
+
+
+def _filled(record: Any) -> Any:
+    """Return a config's JSON with the sizes that it leaves out, and sets in order."""
+    if isinstance(record, list):
+        return [_filled(each) for each in record]
+    if not isinstance(record, dict):
+        return record
+    record = {name: _filled(each) for name, each in record.items()}
+    if record["is"] == "BlockConfig":
+        attention: AttentionConfig = from_record(record["attention"])
+        kv_heads, key_dim, value_dim = attention.sizes(record["width"])
+        record["attention"] |= {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
+        record["attention"]["biases"] = sorted(attention.biases)
+        record |= {"residual": sorted(record["residual"]), "dropout": 0.0}
+    if record["is"] == "DecoderConfig":
+        config: DecoderConfig = from_record(record)
+        record["windows"] = list(config.window_of_each)
+    return record
+
+
+def _family(settings: Settings, folder: Path) -> Family | None:
+    kind = settings.get("model_type")
+    if kind == OURS:
+        return None
+    for family in FAMILIES:
+        if kind in family.types:
+            return family
+    known = ", ".join(name for family in FAMILIES for name in family.types)
+    raise FolderError(f"{folder}/config.json: we have no model of the type {kind!r} ({known})")
+
+
+def _config(settings: Settings, family: Family | None, names: frozenset[str]) -> Any:
+    if family is None:
+        return from_record(settings.get("config"))
+    return family.read(family.defaults | settings, names)
+
+
+def _stored(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter once, however many names it has, and every buffer that is kept."""
+    yield from model.named_parameters()
+    kept = model.state_dict(keep_vars=True)
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name in kept)
+
+
+def _layers(config: Any) -> int:
+    pair = getattr(config, "encoder", None)
+    return config.layers if pair is None else max(pair.layers, config.decoder.layers)
+
+
+Match = tuple[Row, tuple[str, ...]]  # a row with their full name, and our full names
+
+
+def _matched(rows: Iterator[Row], ours: set[str]) -> Iterator[Match]:
+    """Every row that speaks of tensors of ours, with .weight or .bias where those are meant."""
+    for row in rows:
+        for end in ("", ".weight", ".bias"):
+            names = tuple(name + end for name in row.ours)
+            if ours.issuperset(names):
+                yield Row(row.theirs + end, names, row.layout), names
+
+
+def _places(model: nn.Module, config: Any, family: Family | None, tensors: Tensors) -> list[Match]:
+    """Say where every tensor of ours is in the folder."""
+    ours = {name for name, _ in _stored(model)}
+    if family is None:
+        return [(Row(name, (name,)), (name,)) for name in sorted(ours)]
+    bare = not any(name.startswith(family.prefix) for name in tensors.names)
+    found = []
+    for row, names in _matched(family.table(config, _layers(config)), ours):
+        theirs = row.theirs.removeprefix(family.prefix) if bare else row.theirs
+        for new, old in ((".weight", ".gamma"), (".bias", ".beta")):  # BERT's first names
+            if theirs not in tensors.names and f"{theirs.removesuffix(new)}{old}" in tensors.names:
+                theirs = f"{theirs.removesuffix(new)}{old}"
+        found.append((Row(theirs, names, row.layout), names))
+    assert {name for _, names in found for name in names} == ours, "the table has a hole"
+    return found
+
+
+def _read(
+    model: nn.Module, places: list[Match], family: Family | None, tensors: Tensors
+) -> dict[str, torch.Tensor]:
+    """Read every tensor of ours; refuse what is missing, misshapen or has no place."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in _stored(model)}
+    found = {}
+    for row, names in places:
+        wanted = (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
+        turned = row.layout == "transposed" and len(wanted) == 2
+        wanted = wanted[::-1] if turned else wanted
+        if row.theirs not in tensors.names:
+            where = sorted({file.name for file in tensors.files.values()})
+            raise FolderError(
+                f"{tensors.folder}: tensor `{row.theirs}` is not in {', '.join(where)}"
+            )
+        if tensors.shapes[row.theirs] != wanted:
+            raise FolderError(
+                f"{tensors.files[row.theirs]}: tensor `{row.theirs}` is "
+                f"{tensors.shapes[row.theirs]}, and by config.json it is {wanted}"
+            )
+        tensor = tensors.read(row.theirs)
+        tensor = tensor.mT if turned else tensor
+        parts = tensor.split([shapes[name][0] for name in names])
+        found |= dict(zip(names, parts, strict=True))
+    _check_rest(tensors, places, family)
+    return found
+
+
+def _check_rest(tensors: Tensors, places: list[Match], family: Family | None) -> None:
+    """Every other tensor is one that we need not read, or a copy of the embedding."""
+    ignored, copies = ((), ()) if family is None else (family.ignored, family.copies)
+    table = next((r.theirs for r, ours in places if ours[0].endswith("embed.tokens.weight")), None)
+    for name in sorted(tensors.names - {row.theirs for row, _ in places}):
+        if name.endswith(ignored):
+            continue
+        if table is None or not name.endswith(copies):
+            raise FolderError(
+                f"{tensors.files[name]}: tensor `{name}` has no place in the model of config.json"
+            )
+        if not torch.equal(tensors.read(name), tensors.read(table)):
+            raise FolderError(
+                f"{tensors.files[name]}: tensor `{name}` is not `{table}`, "
+                "though config.json says that they are tied"
+            )

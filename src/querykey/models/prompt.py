@@ -1,0 +1,149 @@
+"""Text in, text out: a folder's model with its tokenizer, or with bytes where it has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from querykey.models.families.table import FolderError
+from querykey.models.generate import check_decodes, stream
+from querykey.models.pretrained import load
+
+BYTES = 256
+
+
+class Codec(Protocol):
+    """What turns text into ids and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids."""
+        ...
+
+
+class Bytes:
+    """A text's UTF-8 bytes are its ids; ids past 255 say nothing."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the bytes."""
+        return list(text.encode())
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text, with a mark for what is no text."""
+        return bytes(each for each in ids if each < BYTES).decode(errors="replace")
+
+
+class Tokens:
+    """The folder's tokenizer.json."""
+
+    def __init__(self, file: Path):
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise FolderError(
+                f"{file}: reading it takes the package tokenizers, which is not installed"
+            ) from None
+        try:
+            self.tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the package raises bare Exceptions
+            raise FolderError(f"{file}: this is no tokenizer ({error})") from None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids, with what the tokenizer puts around a text."""
+        return self.tokenizer.encode(text).ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text without special tokens."""
+        return self.tokenizer.decode(ids)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model, the codec of its texts, and the ids that end one."""
+
+    model: nn.Module
+    codec: Codec
+    stop: tuple[int, ...]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Speaker:
+        """Load a folder, or raise the FolderError that says why it cannot speak."""
+        folder = Path(folder)
+        model = load(folder)
+        try:
+            check_decodes(model)
+        except (TypeError, ValueError) as error:
+            raise FolderError(f"{folder}: {error}") from None
+        config: Any = model.config
+        known = getattr(config, "decoder", config).embedding.vocabulary
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            if known < BYTES:
+                raise FolderError(
+                    f"{folder}: there is no tokenizer.json, and a vocabulary of {known} is too "
+                    f"small for the {BYTES} bytes"
+                )
+            return cls(model, Bytes(), _stops(folder, known))
+        codec = Tokens(file)
+        size = codec.tokenizer.get_vocab_size()
+        if size > known:
+            raise FolderError(
+                f"{file}: it has {size} tokens, and the vocabulary of config.json has {known}"
+            )
+        return cls(model, codec, _stops(folder, known))
+
+    def say(
+        self,
+        prompt: str,
+        tokens: int = 100,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> Iterator[str]:
+        """Yield the continuation piece by piece, each as soon as it is whole characters."""
+        ids = self.codec.encode(prompt)
+        if not ids:
+            raise ValueError("a prompt has at least one token")
+        said: list[int] = []
+        shown = ""
+        for token in stream(
+            self.model, torch.tensor([ids]), max_new_tokens=tokens, temperature=temperature,
+            top_k=top_k, top_p=top_p, stop=self.stop, seed=seed,
+        ):  # fmt: skip
+            if int(token) in self.stop:
+                break
+            said.append(int(token))
+            text = self.codec.decode(said)
+            # A character of several tokens shows as a mark until it is whole.
+            if text.startswith(shown) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
+                yield text[len(shown) :]
+                shown = text
+        rest = self.codec.decode(said)
+        if len(rest) > len(shown):
+            yield rest[len(shown) :]
+
+
+def _stops(folder: Path, known: int) -> tuple[int, ...]:
+    """Return the ids that end a text, from generation_config.json or config.json."""
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        except (ValueError, AttributeError):
+            raise FolderError(f"{file}: this is no JSON object") from None
+        if found is not None:
+            ids = found if isinstance(found, list) else [found]
+            return tuple(each for each in ids if each < known)
+    return ()

@@ -1,0 +1,133 @@
+"""Blocks one after the other, with what they share: rotations, distance biases, the last norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from querykey.attention.masks import FULL, Causal, Mask, Window
+from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary
+from querykey.attention.state import State
+from querykey.models.config import DecoderConfig, Distances, EncoderConfig
+from querykey.nn.attention import token_positions
+from querykey.nn.block import Block, Memory
+from querykey.nn.norms import make_norm
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """What every layer remembers of the tokens so far, and the source they look at, if any."""
+
+    layers: tuple[State, ...]
+    memory: tuple[Memory, ...] | None = None
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many tokens each row has had."""
+        return self.layers[0].counts
+
+    @property
+    def lengths(self) -> Tensor:
+        """The same as a tensor (batch,)."""
+        return self.layers[0].lengths
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the tensors of all layers take."""
+        held = sum(layer.nbytes for layer in self.layers)
+        return held + sum(m.keys.nbytes + m.values.nbytes for m in self.memory or ())
+
+    def select(self, rows: Sequence[int] | Tensor) -> ModelState:
+        """Return the state of the given rows, in that order, repeated where they are."""
+        rows = [int(row) for row in rows]
+        memory = self.memory
+        if memory is not None:
+            memory = tuple(
+                Memory(m.keys[rows], m.values[rows], None if m.real is None else m.real[rows])
+                for m in memory
+            )
+        return ModelState(tuple(layer.select(rows) for layer in self.layers), memory)
+
+
+class Stack(nn.Module):
+    """The blocks of an encoder or a decoder; the model's kind decides the mask of each."""
+
+    def __init__(self, config: EncoderConfig | DecoderConfig, source_width: int | None = None):
+        super().__init__()
+        self.positions, self.config = config.positions, config.block
+        rotary = config.positions if isinstance(config.positions, Rotary) else None
+        self.rotary = rotary
+        bias = config.positions if isinstance(config.positions, ALiBi) else None
+        self.blocks = nn.ModuleList(
+            Block(config.block, mask=mask, rotary=rotary, bias=bias, source_width=source_width)
+            for mask in masks(config)
+        )
+        self.both_ways = isinstance(config, EncoderConfig)
+        self.distances = None
+        if isinstance(config.positions, Distances):
+            self.distances = nn.Embedding(config.positions.buckets, config.block.attention.heads)
+        # With the norm before each part, nothing has normed what the last part added.
+        before = config.block.norm.place == "before"
+        self.norm = make_norm(config.block.norm, config.block.width) if before else nn.Identity()
+
+    def where(self, ids: Tensor, state: ModelState | None, real: Tensor | None) -> Tensor:
+        """Return the positions of new tokens: (tokens,), or (batch, tokens) where rows differ."""
+        return token_positions(ids, None if state is None else state.layers[0], real)
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        state: ModelState | None = None,
+        real: Tensor | None = None,
+        memory: tuple[Memory, ...] | None = None,
+    ) -> tuple[Tensor, ModelState | None]:
+        """Run tokens (batch, tokens, width) through all blocks, after those that `state` has had.
+
+        Without a state they come first, and nothing is kept of them.
+        """
+        shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": None}
+        if self.rotary is not None:
+            like = x.new_empty(1, self.layers[0].attention.key_dim)
+            shared["turns"] = self.rotary.turns(positions, like)
+        if memory is None:
+            memory = None if state is None else state.memory
+        kept = []
+        for number, block in enumerate(self.blocks):
+            source = None if memory is None else memory[number]
+            if state is None:
+                x = block(x, source, **shared)
+            else:
+                x, after = block(x, source, state=state.layers[number], **shared)
+                kept.append(after)
+        return self.norm(x), None if state is None else replace(state, layers=tuple(kept))
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, as what they are."""
+        return cast("list[Block]", list(self.blocks))
+
+    def _bias(self) -> Bias | None:
+        if self.distances is None or not isinstance(self.positions, Distances):
+            return None
+        return Buckets(self.distances.weight, self.both_ways, self.positions.furthest)
+
+    def memory(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
+        """Return what each block's attention over another sequence needs to know of it."""
+        return tuple(block.remember(source, real) for block in self.layers)
+
+
+def masks(config: EncoderConfig | DecoderConfig) -> tuple[Mask, ...]:
+    """Return the mask of every layer (document 001, question 2b); padding comes with the call.
+
+    Encoders hide padding alone. Decoders hide the future, and what a window leaves out. Attention
+    over a source hides the source's padding alone.
+    """
+    if isinstance(config, EncoderConfig):
+        return (FULL,) * config.layers
+    return tuple(
+        Causal() if size is None else Causal() & Window(size) for size in config.window_of_each
+    )

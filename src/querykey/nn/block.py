@@ -1,0 +1,110 @@
+"""A transformer block: attention, attention over another sequence where there is one, an MLP."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from querykey.attention.masks import FULL, Mask
+from querykey.attention.positions import Bias, Rotary
+from querykey.attention.state import State
+from querykey.nn.attention import MultiHeadAttention, Turns
+from querykey.nn.config import BlockConfig
+from querykey.nn.mlp import MLP
+from querykey.nn.norms import make_norm
+
+
+class Memory(NamedTuple):
+    """Keys and values of another sequence, and which of its tokens are real."""
+
+    keys: Tensor
+    values: Tensor
+    real: Tensor | None = None
+
+
+class Block(nn.Module):
+    """Norm before: x + part(norm(x)). Norm after: norm(x + part(x)). Parts: attention, MLP."""
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        *,
+        mask: Mask = FULL,
+        rotary: Rotary | None = None,
+        bias: Bias | None = None,
+        source_width: int | None = None,
+        backend: str = "auto",
+    ):
+        """Make the block; with a `source_width` it also looks at another sequence of that width."""
+        super().__init__()
+        self.config, self.before = config, config.norm.place == "before"
+        width = config.width
+        self.attention_norm = make_norm(config.norm, width)
+        self.attention = MultiHeadAttention(
+            width, config.attention, mask=mask, rotary=rotary, bias=bias, backend=backend
+        )
+        self.cross_norm = self.cross = None
+        if source_width is not None:
+            self.cross_norm = make_norm(config.norm, width)
+            self.cross = MultiHeadAttention(
+                width, config.attention, source_width=source_width, backend=backend
+            )
+        self.mlp_norm = make_norm(config.norm, width)
+        self.mlp = MLP(width, config.mlp)
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else None
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Memory | None = None,
+        *,
+        state: State | None = None,
+        real: Tensor | None = None,
+        bias: Bias | None = None,
+        turns: Turns | None = None,
+    ) -> Any:
+        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) is True for some.
+
+        With a state, x follows the tokens that it remembers: returns (out, the state after x).
+        `memory` is what a block with a `source_width` looks at, from `remember`.
+        """
+        out = self.attention(
+            self.attention_norm(x) if self.before else x,
+            state=state, real=real, bias=bias, turns=turns,
+        )  # fmt: skip
+        if state is not None:
+            out, state = out
+        x = self._joined(x, out, self.attention_norm, "attention")
+        if self.cross is not None and self.cross_norm is not None:
+            out = self._look(self.cross_norm(x) if self.before else x, memory)
+            x = self._joined(x, out, self.cross_norm, "attention")
+        out = self.mlp(self.mlp_norm(x) if self.before else x)
+        x = self._joined(x, out, self.mlp_norm, "mlp")
+        return x if state is None else (x, state)
+
+    def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
+        """Return what this block needs to know of another sequence (batch, tokens, width)."""
+        if self.cross is None:
+            raise ValueError("this block looks at no other sequence; give it a source_width")
+        return Memory(*self.cross.memory(source), real)
+
+    def _look(self, x: Tensor, memory: Memory | None) -> Tensor:
+        if self.cross is None or memory is None:
+            raise ValueError("this block looks at another sequence, and none was given")
+        return self.cross(x, memory=(memory.keys, memory.values), real=memory.real)
+
+    def _joined(self, x: Tensor, out: Tensor, norm: nn.Module, name: str) -> Tensor:
+        """Add a part's input to what it returned, and norm the sum where the norm comes after."""
+        if self.dropout is not None:
+            out = self.dropout(out)
+        if name in self.config.residual:
+            out = x + out
+        return out if self.before else norm(out)
+
+    def extra_repr(self) -> str:
+        """Say how the parts are joined."""
+        config = self.config
+        norm = "no norm" if config.norm.kind == "none" else f"norm {config.norm.place}"
+        joined = " and ".join(config.residual) or "nothing"
+        return f"{norm}, residual around {joined}"

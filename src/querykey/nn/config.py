@@ -1,0 +1,135 @@
+"""What a block is made of, as frozen values: attention, MLP, norm, and how they are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from querykey.attention.mechanisms import Mechanism, Softmax
+
+ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Query heads, the key heads that they share, and the sizes of a key and of a value."""
+
+    heads: int
+    kv_heads: int | None = None  # None: one for each query head
+    key_dim: int | None = None  # U of document 002; None: width / heads
+    value_dim: int | None = None  # I of document 002; None: width / heads
+    mechanism: Mechanism = field(default_factory=Softmax)
+    output: bool = True  # a projection after the heads are joined
+    biases: tuple[Literal["qkv", "output"], ...] = ("qkv", "output")
+
+    def __post_init__(self):
+        _positive("heads", self.heads)
+        for name in ("kv_heads", "key_dim", "value_dim"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key heads evenly")
+        _among("biases", self.biases, ("qkv", "output"))
+
+    def sizes(self, width: int) -> tuple[int, int, int]:
+        """Return key heads, key size and value size for tokens of so many features."""
+        if None in (self.key_dim, self.value_dim) and width % self.heads:
+            raise ValueError(
+                f"{width} features do not split into {self.heads} heads of one size; "
+                "give key_dim and value_dim"
+            )
+        split = width // self.heads
+        value_dim = self.value_dim or split
+        if not self.output and self.heads * value_dim != width:
+            raise ValueError(
+                f"without an output projection the {self.heads} heads of {value_dim} values make "
+                f"{self.heads * value_dim} features, and the tokens have {width}"
+            )
+        return self.kv_heads or self.heads, self.key_dim or split, value_dim
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """One hidden layer; a gated one multiplies activation(gate x) with up x before it goes down."""
+
+    hidden: int
+    activation: str = "gelu"
+    gated: bool = False
+    bias: bool = True
+
+    def __post_init__(self):
+        _positive("hidden", self.hidden)
+        _among("activation", (self.activation,), ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """torch's own norms, each before its part of the block, or after the residual sum."""
+
+    kind: Literal["layer", "rms", "batch", "none"] = "layer"
+    place: Literal["before", "after"] = "before"
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        _among("kind", (self.kind,), ("layer", "rms", "batch", "none"))
+        _among("place", (self.place,), ("before", "after"))
+
+
+PRESETS = ("bare", "residual", "post-norm", "pre-norm")
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """Attention, then an MLP; each with its norm, and with its input added where `residual` says.
+
+    Attention over another sequence, where a model has it, stands between them and is joined as
+    attention is.
+    """
+
+    width: int
+    attention: AttentionConfig
+    mlp: MLPConfig
+    norm: NormConfig = field(default_factory=NormConfig)
+    residual: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
+    dropout: float = 0.0  # of what each part adds; never of attention's weights
+
+    def __post_init__(self):
+        _positive("width", self.width)
+        _among("residual", self.residual, ("attention", "mlp"))
+        self.attention.sizes(self.width)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a share, from 0 to below 1; got {self.dropout}")
+
+    @classmethod
+    def preset(
+        cls, name: str, width: int, heads: int = 1, hidden: int | None = None
+    ) -> BlockConfig:
+        """Return a block of the literature by its name; `hidden` is 4 * width unless given.
+
+        bare: MLP(A(x)), document 000's: unscaled, no output projection, no residual, no norm.
+        residual: f(A(x) + x), document 004's equation 7.
+        post-norm: the original diagram. pre-norm: what today's models do.
+        """
+        _among("name", (name,), PRESETS)
+        hidden = 4 * width if hidden is None else hidden
+        if name in ("bare", "residual"):
+            mechanism = Softmax(scale=1.0) if name == "bare" else Softmax()
+            attention = AttentionConfig(heads, mechanism=mechanism, output=False, biases=())
+            residual = () if name == "bare" else ("attention",)
+            relu = MLPConfig(hidden, "relu")
+            return cls(width, attention, relu, NormConfig("none"), residual)
+        if name == "post-norm":
+            relu = MLPConfig(hidden, "relu")
+            return cls(width, AttentionConfig(heads), relu, NormConfig(place="after"))
+        return cls(width, AttentionConfig(heads), MLPConfig(hidden))
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is at least 1; got {value}")
+
+
+def _among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for value in values:
+        if value not in known:
+            raise ValueError(f"{name}: there is no {value!r} (there is {', '.join(known)})")

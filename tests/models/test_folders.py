@@ -1,0 +1,195 @@
+"""Whatever is wrong with a folder is one sentence that names the file, and the tensor."""
+
+import json
+import shutil
+
+import cases
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import querykey as qk
+from querykey.models import PRESETS, FolderError, build, preset
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    cases.made(cases.DECODERS["gpt2"]).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(gpt2, tmp_path):
+    return shutil.copytree(gpt2, tmp_path / "copy")
+
+
+def settings(folder, **changes):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def tensors(folder, change):
+    file = folder / "model.safetensors"
+    held = load_file(file)
+    change(held)
+    save_file(held, file, metadata={"format": "pt"})
+
+
+def cut(folder, keep):
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * keep)])
+
+
+def shards(folder):
+    model = qk.models.load(folder)
+    qk.models.save(model, folder, shard_bytes=9000)
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def lose_a_shard(folder):
+    shards(folder)[1].unlink()
+
+
+def lie_in_the_index(folder):
+    shards(folder)
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    first = index["weight_map"]["transformer.wte.weight"]
+    index["weight_map"]["transformer.ln_f.weight"] = first
+    file.write_text(json.dumps(index))
+
+
+def reach_out(folder):
+    shards(folder)
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    index["weight_map"]["transformer.wte.weight"] = "../model.safetensors"
+    file.write_text(json.dumps(index))
+
+
+WTE, FC = "transformer.wte.weight", "transformer.h.1.mlp.c_fc.weight"
+BROKEN = {
+    "no folder": (lambda f: shutil.rmtree(f), r"copy: there is no such folder"),
+    "no config": (lambda f: (f / "config.json").unlink(), r"config.json: there is no such file"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: this is no JSON"),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        r"model.safetensors: there is no such file",
+    ),
+    "only a pickle": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        r"model.safetensors: .* pytorch_model.bin, and pickles are not opened",
+    ),
+    "truncated": (
+        lambda f: cut(f, 0.9),
+        r"model.safetensors: the file ends within tensor `transformer\.\S+`; \d+ bytes are missing",
+    ),
+    "a shred": (lambda f: cut(f, 0.01), r"model.safetensors: this is no safetensors file"),
+    "another file": (
+        lambda f: (f / "model.safetensors").write_bytes(b"PK" * 400),
+        r"model.safetensors: this is no safetensors file",
+    ),
+    "missing shard": (
+        lose_a_shard,
+        r"model-00002-of-\d+.safetensors: this shard is missing; tensor `\S+` should be in it",
+    ),
+    "wrong index": (
+        lie_in_the_index,
+        r"model-\S+: tensor `transformer.ln_f.weight` is missing, which model\S+ says is here",
+    ),
+    "index that reaches out": (reach_out, r"this shard is missing; tensor `transformer.wte"),
+    "unknown architecture": (
+        lambda f: settings(f, model_type="mamba"),
+        r"config.json: we have no model of the type 'mamba' \(gpt2, llama",
+    ),
+    "unknown head": (
+        lambda f: settings(f, architectures=["GPT2ForTokenClassification"]),
+        r"config.json: the architecture 'GPT2ForTokenClassification' is not one that we have",
+    ),
+    "unknown option": (
+        lambda f: settings(f, scale_attn_by_inverse_layer_idx=True),
+        r"config.json: `scale_attn_by_inverse_layer_idx` is True; we have only False",
+    ),
+    "unknown activation": (
+        lambda f: settings(f, activation_function="laplace"),
+        r"config.json: `activation_function` is 'laplace'",
+    ),
+    "vocabulary too small": (
+        lambda f: settings(f, vocab_size=60),
+        r"model.safetensors: tensor `transformer.wte.weight` is \(61, 24\), and by config.json it "
+        r"is \(60, 24\)",
+    ),
+    "too many layers": (
+        lambda f: settings(f, n_layer=3),
+        r"tensor `transformer.h.2.ln_1.weight` is not in model.safetensors",
+    ),
+    "too few layers": (
+        lambda f: settings(f, n_layer=1),
+        r"model.safetensors: tensor `transformer.h.1.\S+` has no place in the model",
+    ),
+    "other heads": (lambda f: settings(f, n_head=5), r"config.json: 24 features do not split"),
+    "other width": (
+        lambda f: settings(f, n_inner=50),
+        r"tensor `transformer.h.0.mlp.c_fc.weight` is \(24, 96\), and by config.json it is \(24",
+    ),
+    "a tensor is gone": (
+        lambda f: tensors(f, lambda held: held.pop(FC)),
+        rf"copy: tensor `{FC}` is not in model.safetensors",
+    ),
+    "a tensor too many": (
+        lambda f: tensors(f, lambda held: held.update(extra=torch.ones(2))),
+        r"model.safetensors: tensor `extra` has no place",
+    ),
+    "whole numbers": (
+        lambda f: tensors(f, lambda held: held.update({WTE: held[WTE].to(torch.int8)})),
+        r"tensor `transformer.wte.weight` is torch.int8; weights are floats",
+    ),
+    "untied": (
+        lambda f: tensors(f, lambda held: held.update({"lm_head.weight": held[WTE] + 1})),
+        r"model.safetensors: tensor `lm_head.weight` is not `transformer.wte.weight`, though",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_is_said(name, folder):
+    change, words = BROKEN[name]
+    change(folder)
+    with pytest.raises(FolderError, match=words) as found:
+        qk.models.load(folder)
+    assert "\n" not in str(found.value)
+
+
+def test_a_stored_copy_of_a_tied_head_is_fine(folder):
+    tensors(folder, lambda held: held.update({"lm_head.weight": held[WTE].clone()}))
+    model = qk.models.load(folder)
+    assert model.head.output.weight is model.embed.tokens.weight
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_comes_back(name, tmp_path):
+    torch.manual_seed(0)
+    model = build(preset(name)).eval()
+    qk.models.save(model, tmp_path)
+    again = qk.models.load(tmp_path)
+    assert type(again) is type(model)
+    held = again.state_dict()
+    assert all(torch.equal(held[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def test_a_config_that_cannot_be_written_is_refused(tmp_path):
+    config = qk.models.presets.mechanism(qk.Similarity(lambda q, k: (q @ k.mT).exp()))
+    with pytest.raises(FolderError, match="cannot be written down"):
+        qk.models.save(build(config), tmp_path)
+
+
+def test_our_own_format_refuses_what_it_does_not_know(tmp_path):
+    qk.models.save(build(preset("quadratic")), tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["model_type"] == "querykey"
+    record["config"]["block"]["attention"]["mechanism"]["is"] = "Popen"
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    with pytest.raises(FolderError, match="there is no 'Popen'"):
+        qk.models.load(tmp_path)

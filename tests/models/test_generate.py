@@ -1,0 +1,139 @@
+"""Generation against the full forward, token by token."""
+
+import pytest
+import test_text as text
+import torch
+
+import querykey as qk
+from querykey.models import Encoder, EncoderDecoder, presets, stream
+from querykey.models.generate import Choice
+
+
+def argmax_of_the_full_forward(model, row, count):
+    """What greedy decoding is: the whole sequence again for every token."""
+    row = row[None]
+    with torch.no_grad():
+        for _ in range(count):
+            row = torch.cat([row, model(row)[:, -1:].argmax(-1)], 1)
+    return row[0].tolist()
+
+
+@pytest.mark.parametrize(("mechanism", "positions", "windows"), text.COMBINATIONS)
+def test_greedy_is_argmax_of_the_full_forward(mechanism, positions, windows):
+    model, x = text.decoder(mechanism, positions, windows), text.ids(length=5)
+    out = qk.generate(model, x, max_new_tokens=9)
+    assert out.shape == (3, 14)
+    for row in range(3):
+        assert out[row].tolist() == argmax_of_the_full_forward(model, x[row], 9)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("mechanism", "positions", "windows"), text.COMBINATIONS)
+def test_padded_prompts_continue_as_they_would_alone(mechanism, positions, windows, side):
+    model, x = text.decoder(mechanism, positions, windows), text.ids()
+    real = text.real_tokens(side)
+    out = qk.generate(model, x, real=real, max_new_tokens=6)
+    assert torch.equal(out[:, : text.LENGTH], x)
+    for row in range(3):
+        wanted = argmax_of_the_full_forward(model, x[row, real[row]], 6)[-6:]
+        assert out[row, text.LENGTH :].tolist() == wanted
+
+
+def test_an_encoder_decoder_says_from_its_start_token():
+    model = text.loud(EncoderDecoder(presets.t5(12, 2, 3, text.VOCABULARY)))
+    source, real = text.ids(), text.real_tokens("right")
+    out = qk.generate(model, source, real=real, max_new_tokens=7)
+    for row in range(3):
+        said = torch.tensor([[0]])
+        with torch.no_grad():
+            for _ in range(7):
+                scores = model(text.alone(source, real, row), said)
+                said = torch.cat([said, scores[:, -1:].argmax(-1)], 1)
+        assert out[row].tolist() == said[0].tolist()
+
+
+def test_a_row_ends_with_its_stop_token():
+    model, x = text.decoder(), text.ids(length=5)
+    free = qk.generate(model, x, max_new_tokens=12)[:, 5:]
+    stop = free[0, 2].item()
+    out = qk.generate(model, x, max_new_tokens=12, stop=[stop])[:, 5:]
+    for row in range(3):
+        said = free[row].tolist()
+        end = said.index(stop) + 1 if stop in said else 12
+        assert out[row, :end].tolist() == said[:end]
+        assert set(out[row, end:].tolist()) <= {stop}
+    alone = qk.generate(model, x[:1], max_new_tokens=12, stop=stop)
+    assert alone.shape[1] == 5 + free[0].tolist().index(stop) + 1
+
+
+def test_a_stream_is_the_same_tokens_one_at_a_time():
+    model, x = text.decoder(), text.ids(length=5)
+    pieces = list(stream(model, x, max_new_tokens=4, temperature=0.9, seed=3))
+    out = qk.generate(model, x, max_new_tokens=4, temperature=0.9, seed=3)
+    assert torch.equal(torch.stack(pieces, 1), out[:, 5:])
+    assert torch.is_grad_enabled()
+
+
+def test_seeds():
+    model, x = text.decoder(), text.ids(length=5)
+    options = {"max_new_tokens": 16, "temperature": 2.0}
+    first, again, other = (qk.generate(model, x, seed=seed, **options) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(
+        qk.generate(model, x, max_new_tokens=8, top_k=1, seed=0),
+        qk.generate(model, x, max_new_tokens=8),
+    )
+
+
+SCORES = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0]], dtype=torch.float64)
+
+
+def shares(*kept):
+    weights = torch.where(torch.isin(torch.arange(5), torch.tensor(kept)), SCORES.exp(), 0)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"),
+    [
+        (Choice(1.0), (0, 1, 2, 3, 4)),
+        (Choice(1.0, top_k=2), (1, 3)),
+        (Choice(1.0, top_k=99), (0, 1, 2, 3, 4)),
+        (Choice(1.0, top_p=0.6), (1,)),  # 0.636 alone
+        (Choice(1.0, top_p=0.65), (1, 3)),
+        (Choice(1.0, top_p=0.9), (1, 2, 3)),
+        (Choice(1.0, top_p=1.0), (0, 1, 2, 3, 4)),
+        (Choice(1.0, top_k=2, top_p=0.95), (1, 3)),
+    ],
+)
+def test_probabilities_of_drawing(choice, kept):
+    assert (choice.probabilities(SCORES) - shares(*kept)).abs().max() < 1e-12
+
+
+def test_temperature_divides_the_scores():
+    wanted = (SCORES / 0.5).softmax(-1)
+    assert (Choice(0.5).probabilities(SCORES) - wanted).abs().max() < 1e-12
+    draws = Choice(1.0, top_k=3)(SCORES.expand(4000, -1), torch.Generator().manual_seed(0))
+    found = torch.bincount(draws, minlength=5) / 4000
+    assert (found - shares(1, 2, 3)[0]).abs().max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda m: qk.generate(Encoder(presets.bert()), text.ids()), TypeError, "Encoder has no"),
+        (lambda m: qk.generate(m, text.ids(), temperature=-1), ValueError, "temperature is at"),
+        (lambda m: qk.generate(m, text.ids(), top_p=0), ValueError, "top_p is a probability"),
+        (lambda m: qk.generate(m, text.ids(), top_k=0), ValueError, "top_k is at least 1"),
+        (lambda m: qk.generate(m, text.ids()[:, :0]), ValueError, "at least one token"),
+        (
+            lambda m: qk.generate(m, text.ids(), real=torch.zeros(3, 11).bool()),
+            ValueError,
+            "at least one real token",
+        ),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call(text.decoder())

@@ -1,0 +1,243 @@
+"""The modules against torch's own layers and against the documents' equations in plain NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import querykey as qk
+from querykey.attention.positions import Rotary
+from querykey.nn import MLP, AttentionConfig, Block, BlockConfig, MLPConfig, MultiHeadAttention
+from querykey.nn.config import NormConfig
+
+torch.manual_seed(0)
+BATCH, TOKENS, WIDTH, HEADS = 2, 7, 12, 3
+
+
+def tokens(count=TOKENS, width=WIDTH, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(BATCH, count, width, generator=generator, dtype=torch.float64)
+
+
+def array(parameter):
+    return parameter.detach().numpy()
+
+
+def softmax(scores, axis):
+    exponentials = np.exp(scores - scores.max(axis, keepdims=True))
+    return exponentials / exponentials.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("cross", [False, True])
+def test_attention_equals_torchs_own(causal, cross):
+    if causal and cross:
+        pytest.skip("a causal mask over another sequence has no meaning here")
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(theirs.in_proj_bias)
+    mask = qk.Causal() if causal else qk.FULL
+    ours = MultiHeadAttention(WIDTH, AttentionConfig(HEADS), mask=mask).double()
+    with torch.no_grad():
+        for part, weight, bias in zip(
+            (ours.q, ours.k, ours.v),
+            theirs.in_proj_weight.chunk(3),
+            theirs.in_proj_bias.chunk(3),
+            strict=True,
+        ):
+            part.weight.copy_(weight)
+            part.bias.copy_(bias)
+        ours.o.load_state_dict(theirs.out_proj.state_dict())
+    x, source = tokens(), tokens(5, seed=1)
+    real = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool() if cross else None
+    future = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1) if causal else None
+    seen = source if cross else x
+    hidden = None if real is None else ~real
+    wanted = theirs(x, seen, seen, attn_mask=future, key_padding_mask=hidden)[0]
+    got = ours(x, source, real=real) if cross else ours(x)
+    assert (got - wanted).abs().max() < 1e-12
+
+
+def test_heads_of_document_002():
+    """K heads, U < J, I = J / K, no scale, no output projection: the six equations."""
+    u = 5
+    config = AttentionConfig(
+        HEADS, key_dim=u, mechanism=qk.Softmax(scale=1.0), output=False, biases=()
+    )
+    layer = MultiHeadAttention(WIDTH, config).double()
+    h = array(tokens())[0]
+    heads = [array(part.weight).reshape(HEADS, -1, WIDTH) for part in (layer.q, layer.k, layer.v)]
+    outs = []
+    for k in range(HEADS):
+        query, key, value = (h @ w[k].T for w in heads)
+        outs.append(softmax(query @ key.T, 1) @ value)
+    got = layer(torch.tensor(h)[None])[0]
+    assert np.abs(array(got) - np.concatenate(outs, 1)).max() < 1e-12
+
+
+def test_grouped_heads_read_their_key_head():
+    config = AttentionConfig(6, kv_heads=2, key_dim=4, value_dim=5)
+    layer = MultiHeadAttention(WIDTH, config).double()
+    x = tokens()
+    q = layer.q(x).reshape(BATCH, TOKENS, 6, 4)
+    k = layer.k(x).reshape(BATCH, TOKENS, 2, 4)
+    v = layer.v(x).reshape(BATCH, TOKENS, 2, 5)
+    outs = []
+    for head in range(6):
+        scores = torch.einsum("btd,bsd->bts", q[:, :, head], k[:, :, head // 3]) / 2
+        outs.append(torch.softmax(scores, -1) @ v[:, :, head // 3])
+    assert (layer(x) - layer.o(torch.cat(outs, -1))).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [qk.Softmax(), qk.Argmax(), qk.Kernel(qk.Quadratic()), qk.Kernel(qk.EluPlusOne())],
+    ids=repr,
+)
+@pytest.mark.parametrize("window", [None, 3])
+def test_decoding_in_pieces_equals_the_whole(mechanism, window):
+    mask = qk.Causal() if window is None else qk.Causal() & qk.Window(window)
+    config = AttentionConfig(4, kv_heads=2, mechanism=mechanism)
+    layer = MultiHeadAttention(WIDTH, config, mask=mask, rotary=Rotary(width=2)).double()
+    x, state = tokens(), layer.empty_state(BATCH)
+    outs = []
+    for piece in x.split([3, 1, 2, 1], 1):
+        out, state = layer.extend(piece, state)
+        outs.append(out)
+    assert (torch.cat(outs, 1) - layer(x)).abs().max() < 1e-10
+    assert state.lengths.tolist() == [TOKENS, TOKENS]
+
+
+def test_padding_changes_nothing_and_positions_count_real_tokens():
+    layer = MultiHeadAttention(WIDTH, AttentionConfig(HEADS), mask=qk.Causal(), rotary=Rotary())
+    layer = layer.double()
+    x = tokens()
+    padded = torch.cat([torch.full_like(x[:, :2], torch.nan), x], 1)
+    real = torch.arange(TOKENS + 2).expand(BATCH, -1) >= 2
+    assert (layer(padded, real=real)[:, 2:] - layer(x)).abs().max() < 1e-12
+
+
+def test_a_backend_is_asked_for_by_name():
+    layer = MultiHeadAttention(
+        WIDTH, AttentionConfig(HEADS, mechanism=qk.Argmax()), backend="sdpa"
+    ).double()
+    with pytest.raises(ValueError, match="backend 'sdpa' cannot serve this call"):
+        layer(tokens())
+
+
+@pytest.mark.parametrize(("name", "place"), [("post-norm", False), ("pre-norm", True)])
+def test_blocks_equal_torchs_own(name, place):
+    theirs = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 20, dropout=0, batch_first=True, norm_first=place, dtype=torch.float64,
+        activation="gelu" if place else "relu",
+    ).eval()  # fmt: skip
+    ours = Block(BlockConfig.preset(name, WIDTH, HEADS, 20)).double()
+    with torch.no_grad():
+        weights = theirs.self_attn.in_proj_weight.chunk(3)
+        for part, weight in zip(
+            (ours.attention.q, ours.attention.k, ours.attention.v), weights, strict=True
+        ):
+            part.weight.copy_(weight)
+            part.bias.zero_()
+        for mine, other in (
+            (ours.attention.o, theirs.self_attn.out_proj),
+            (ours.attention_norm, theirs.norm1),
+            (ours.mlp_norm, theirs.norm2),
+            (ours.mlp.up, theirs.linear1),
+            (ours.mlp.down, theirs.linear2),
+        ):
+            mine.load_state_dict(other.state_dict())
+    x = tokens()
+    assert (ours(x) - theirs(x)).abs().max() < 1e-12
+
+
+def mlp(block, x):
+    up, down = block.mlp.up, block.mlp.down
+    hidden = np.maximum(x @ array(up.weight).T + array(up.bias), 0)
+    return hidden @ array(down.weight).T + array(down.bias)
+
+
+@pytest.mark.parametrize("name", ["bare", "residual"])
+def test_the_documents_blocks(name):
+    """Document 000: MLP(Attention(X)), exp unscaled. Document 004, (7): f(A(x) + x), scaled."""
+    block = Block(BlockConfig.preset(name, WIDTH, hidden=20)).double()
+    x = array(tokens())[0]
+    q, k, v = (
+        x @ array(part.weight).T
+        for part in (block.attention.q, block.attention.k, block.attention.v)
+    )
+    scale = 1 if name == "bare" else 1 / np.sqrt(WIDTH)
+    attended = softmax(scale * q @ k.T, 1) @ v
+    wanted = mlp(block, attended if name == "bare" else attended + x)
+    assert np.abs(array(block(torch.tensor(x)[None]))[0] - wanted).max() < 1e-12
+
+
+def test_a_gated_mlp():
+    layer = MLP(WIDTH, MLPConfig(20, "silu", gated=True, bias=False)).double()
+    x = tokens()
+    gate = layer.gate(x)
+    assert torch.allclose(layer(x), layer.down(gate * torch.sigmoid(gate) * layer.up(x)))
+
+
+def test_batch_norm_is_torchs_over_all_tokens():
+    config = BlockConfig(
+        WIDTH, AttentionConfig(HEADS), MLPConfig(20), NormConfig("batch", epsilon=1e-3)
+    )
+    block, x = Block(config).double(), tokens()
+    seen = []
+    block.attention_norm.register_forward_hook(lambda _, inputs, out: seen.append((inputs[0], out)))
+    block(x)
+    rows = seen[0][0].reshape(-1, WIDTH)
+    wanted = (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-3).sqrt()
+    assert (seen[0][1].reshape(-1, WIDTH) - wanted).abs().max() < 1e-12
+
+
+def test_a_printed_block_reads_like_its_diagram():
+    config = BlockConfig.preset("pre-norm", 8, 2)
+    assert str(Block(config, mask=qk.Causal(), source_width=8)) == PRINTED
+
+
+PRINTED = """\
+Block(
+  norm before, residual around attention and mlp
+  (attention_norm): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (attention): MultiHeadAttention(
+    2 heads, keys of 4, values of 4, Softmax(scale=None, softcap=None), mask=Causal()
+    (q): Linear(in_features=8, out_features=8, bias=True)
+    (k): Linear(in_features=8, out_features=8, bias=True)
+    (v): Linear(in_features=8, out_features=8, bias=True)
+    (o): Linear(in_features=8, out_features=8, bias=True)
+  )
+  (cross_norm): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (cross): MultiHeadAttention(
+    2 heads, keys of 4, values of 4, Softmax(scale=None, softcap=None)
+    (q): Linear(in_features=8, out_features=8, bias=True)
+    (k): Linear(in_features=8, out_features=8, bias=True)
+    (v): Linear(in_features=8, out_features=8, bias=True)
+    (o): Linear(in_features=8, out_features=8, bias=True)
+  )
+  (mlp_norm): LayerNorm((8,), eps=1e-05, elementwise_affine=True, bias=True)
+  (mlp): MLP(
+    gelu
+    (up): Linear(in_features=8, out_features=32, bias=True)
+    (down): Linear(in_features=32, out_features=8, bias=True)
+  )
+)"""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AttentionConfig(4, kv_heads=3), "4 heads cannot share 3 key heads evenly"),
+        (lambda: MLPConfig(8, "gleu"), "activation: there is no 'gleu'"),
+        (lambda: NormConfig("layers"), "kind: there is no 'layers'"),
+        (lambda: BlockConfig.preset("prenorm", 8), "name: there is no 'prenorm'"),
+        (lambda: BlockConfig.preset("bare", 7, 2), "7 features do not split into 2 heads"),
+        (
+            lambda: BlockConfig(8, AttentionConfig(2, value_dim=3, output=False), MLPConfig(8)),
+            "without an output projection the 2 heads of 3 values make 6 features",
+        ),
+    ],
+)
+def test_configs_that_make_no_sense(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
