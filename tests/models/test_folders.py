@@ -3,7 +3,7 @@
 import json
 import shutil
 
-import cases
+from tests.models import cases
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

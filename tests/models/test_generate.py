@@ -1,7 +1,7 @@
 """Generation against the full forward, token by token."""
 
 import pytest
-import test_text as text
+from tests.models import test_text as text
 import torch
 
 import querykey as qk

@@ -2,7 +2,7 @@
 
 import json
 
-import cases
+from tests.models import cases
 import pytest
 import torch
 import transformers as hf

@@ -21,6 +21,28 @@ PRESETS = {
     "encoder": "querykey.targets.presets:encoder",
     "decoder": "querykey.targets.presets:decoder",
     "encoder-decoder": "querykey.targets.presets:encoder_decoder",
+    **{
+        name: f"querykey.models.presets:make_{name.replace('-', '_')}"
+        for name in (
+            "bert",
+            "gpt",
+            "llama",
+            "mistral",
+            "alibi",
+            "argmax",
+            "elu",
+            "quadratic",
+            "transformer",
+            "t5",
+            "vit",
+            "davit",
+            "autoencoder",
+            "linear-autoencoder",
+            "denoising-autoencoder",
+            "masked-autoencoder",
+            "masked-patches",
+        )
+    },
 }
 
 
