@@ -1,8 +1,8 @@
 """Formulas against what was derived by hand and counted by loops, at sizes that all differ."""
 
-import by_hand
 import pytest
 import torch
+from tests.costs import by_hand
 from torch import nn
 
 import querykey as qk
