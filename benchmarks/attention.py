@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from querykey.attention.features import Quadratic
 from querykey.attention.mechanisms import Kernel
-from querykey.backends import chunked
+from querykey.backends.chunked import linear
 from querykey.show.figure import Series, line_chart
 from querykey.show.table import print_table
 
@@ -41,7 +41,7 @@ MODES = ("forward", "both")
 
 
 def run_chunked(q, k, v):
-    return chunked.attend(q, k, v, Kernel(Quadratic()), causal=True)
+    return linear.attend(q, k, v, Kernel(Quadratic()), causal=True)
 
 
 def run_sdpa(q, k, v):

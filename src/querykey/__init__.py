@@ -56,7 +56,7 @@ _NAMES = {
     "shapes": "ShapeError",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_ROOMS = ("shapes", "show", "attention", "backends", "nn", "models", "targets", "cli")
+_ROOMS = ("shapes", "show", "ag", "attention", "backends", "nn", "models", "targets", "cli")
 
 
 def __getattr__(name: str) -> Any:

@@ -65,6 +65,7 @@ def targets(*names: str) -> int:
 @app.command
 def generate(
     folder: str,
+    /,
     *,
     prompt: str,
     tokens: int = 100,

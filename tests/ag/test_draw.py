@@ -122,12 +122,12 @@ def test_pages_are_kept_on_request_and_only_then():
         "import numpy as np, querykey.ag as ag, resource\n"
         "def faults(n):\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "    for _ in range(n): np.ones((1024, 1024))\n"
+        "    for _ in range(n): np.ones((6 * 1024, 1024))\n"
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
-        "plain = faults(20)\n"
+        "plain = faults(5)\n"
         "if ag.keep_pages():\n"
         "    faults(2)\n"
-        "    kept = faults(20)\n"
+        "    kept = faults(5)\n"
         "    assert kept * 10 < plain, (kept, plain)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -50,6 +50,7 @@ BINARY = {
     "multiply": (ag.multiply, torch.multiply, "any"),
     "divide": (ag.divide, torch.divide, "positive"),
     "power": (ag.power, torch.pow, "positive"),
+    "mod": (ag.mod, torch.remainder, "positive"),
     "maximum": (ag.maximum, torch.maximum, "any"),
     "minimum": (ag.minimum, torch.minimum, "any"),
     "where": (

@@ -9,6 +9,7 @@ import pytest
 
 import querykey.ag as ag
 from querykey.ag import nn
+from querykey.ag.lending import LENT
 from querykey.ag.tensor import Tensor
 
 
@@ -262,7 +263,9 @@ def test_a_lent_array_that_nobody_writes_to_is_fine():
     y = w * w
     assert (y.data == held * held).all()
     assert w.data is y.edges[0][0].numpy() is held
+    assert LENT
     ag.sum(y).backward()
+    assert not LENT  # backward ends all loans
     held[:] = 5
     ag.sum(w * w).backward()
     np.testing.assert_allclose(w.grad, [2 + 10, 4 + 10])
@@ -393,6 +396,7 @@ def test_every_shape_error_says_who_complains(op, wrong):
     with pytest.raises((ValueError, IndexError), match=r"the input: shape \(2, 3, 5\)") as caught:
         wrong(x)
     assert str(caught.value).startswith(f"{op} does not fit: ")
+    assert str(caught.value).count("does not fit") == 1
 
 
 def test_numpy_functions_become_ours_or_say_why_not():

@@ -17,7 +17,7 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends import chunked, chunked_buffers, chunked_job, chunked_monomials
+from querykey.backends.chunked import buffers, job, linear, monomials
 
 NAN, INF = math.nan, math.inf
 
@@ -111,8 +111,8 @@ def _poisoned(monkeypatch):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
-    monkeypatch.setattr(chunked_job, "CHUNK", (8, 8))
-    monkeypatch.setattr(chunked_job, "CACHE", 1 << 15)
+    monkeypatch.setattr(job, "CHUNK", (8, 8))
+    monkeypatch.setattr(job, "CACHE", 1 << 15)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 130, 257]
@@ -122,7 +122,7 @@ LENGTHS = [1, 7, 63, 64, 65, 130, 257]
 @pytest.mark.parametrize("causal", [True, False])
 def test_lengths_off_every_edge(length, causal):
     x = draw(length, length)
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *x))
 
 
@@ -133,7 +133,7 @@ def test_every_map(features, similarity, causal, small_chunks):
     if features in SIGNED:
         q, k = q.abs(), k.abs()
     kernel, same = Kernel(features, scale=0.7), similarity(0.7)
-    found = results(lambda *x: chunked.attend(*x, kernel, causal=causal), q, k, v)
+    found = results(lambda *x: linear.attend(*x, kernel, causal=causal), q, k, v)
     assert_close(found, results(lambda *x: quadratic_form(*x, same, causal), q, k, v))
 
 
@@ -141,7 +141,7 @@ def test_every_map(features, similarity, causal, small_chunks):
 @pytest.mark.parametrize("group", [1, 3])
 def test_edges_of_chunks_and_panels(length, group, small_chunks):
     x = draw(length, length, heads=2 * group)
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=True), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=True), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True), *x))
 
 
@@ -152,7 +152,7 @@ def test_edges_of_chunks_and_panels(length, group, small_chunks):
 def test_queries_that_start_elsewhere(queries, keys, start, small_chunks):
     x = draw(queries, keys)
     kernel = Kernel(Quadratic())
-    found = results(lambda *x: chunked.attend(*x, kernel, causal=True, start=start), *x)
+    found = results(lambda *x: linear.attend(*x, kernel, causal=True, start=start), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True, start=start), *x))
 
 
@@ -168,7 +168,7 @@ def test_padding_changes_nothing_whatever_it_holds(features, similarity, causal,
     hidden = ~real[:, None, :, None]
     k, v = k.masked_fill(hidden, NAN), v.masked_fill(hidden, INF)
     kernel = Kernel(features)
-    found = results(lambda *x: chunked.attend(*x, kernel, causal=causal, real=real), q, k, v)
+    found = results(lambda *x: linear.attend(*x, kernel, causal=causal, real=real), q, k, v)
     assert_close(found, wanted)
     for grad in found[2:]:
         assert (grad.masked_select(hidden) == 0).all()
@@ -186,15 +186,15 @@ def test_lanes_shared_among_threads(small_chunks, three_threads):
     q, k, v = draw(45, 45, kv_heads=4, batch=(2,))  # eight lanes for three threads
     real = torch.rand(2, 45, generator=torch.Generator().manual_seed(2)) > 0.3
     kernel = Kernel(Quadratic())
-    found = results(lambda *x: chunked.attend(*x, kernel, causal=True, real=real), q, k, v)
+    found = results(lambda *x: linear.attend(*x, kernel, causal=True, real=real), q, k, v)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True, real), q, k, v))
     with torch.inference_mode():
-        out = chunked.attend(q, k, v, kernel, causal=True, real=real)
+        out = linear.attend(q, k, v, kernel, causal=True, real=real)
     assert torch.equal(out, found[0])
 
 
 def test_threads_are_left_as_they_were(three_threads):
-    chunked.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
+    linear.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == 3
     assert torch.get_num_threads() == 3
@@ -204,16 +204,16 @@ def test_what_goes_wrong_in_a_thread_is_raised(three_threads, monkeypatch):
     def fail(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(chunked_buffers.Lanes, "load", fail)
+    monkeypatch.setattr(buffers.Lanes, "load", fail)
     with pytest.raises(MemoryError, match="no room"):
-        chunked.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
+        linear.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
 
 
 def test_a_vanishing_denominator_gives_zeros_and_no_gradient():
     q, k, v = draw(20, 20)
     q[:, :, 3] = 0
     kernel = Kernel(Polynomial(2, bias=0.0))
-    out, *grads = results(lambda *x: chunked.attend(*x, kernel, causal=True), q, k, v)
+    out, *grads = results(lambda *x: linear.attend(*x, kernel, causal=True), q, k, v)
     assert (out[:, :, 3] == 0).all()
     assert (grads[0][:, :, 3] == 0).all()
     assert all(grad.isfinite().all() for grad in grads)
@@ -221,16 +221,16 @@ def test_a_vanishing_denominator_gives_zeros_and_no_gradient():
 
 def test_without_heads_and_with_more_batch_axes():
     q, k, v = draw(19, 19, heads=1, kv_heads=1, batch=())
-    out = chunked.attend(q[0], k[0], v[0], Kernel(Quadratic()), causal=True)
+    out = linear.attend(q[0], k[0], v[0], Kernel(Quadratic()), causal=True)
     assert_close([out], [quadratic_form(q, k, v, QUADRATIC, True)[0]])
     x = draw(19, 19, batch=(2, 3))
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic())), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic())), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC), *x))
 
 
 def test_inputs_that_are_views(small_chunks):
     x = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in draw(21, 21)]
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=True), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=True), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, True), *x))
 
 
@@ -239,7 +239,7 @@ def test_inputs_that_are_views(small_chunks):
 def test_nothing_at_all(shape, causal):
     queries, keys, batch = shape
     x = draw(queries, keys, batch=(batch,))
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *x))
 
 
@@ -249,7 +249,7 @@ def test_nothing_at_all(shape, causal):
 def test_low_precision_within_the_budget(dtype, causal, key_dim):
     """At most twice the error of the quadratic form in that precision, plus one rounding step."""
     x = [t.to(dtype) for t in draw(300, 300, key_dim=key_dim, value_dim=key_dim)]
-    found = results(lambda *x: chunked.attend(*x, Kernel(Quadratic()), causal=causal), *x)
+    found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)
 
     def rounded(q, k, v):
         q, k, v = (t.to(torch.promote_types(dtype, torch.float32)) for t in (q, k, v))
@@ -277,7 +277,7 @@ def test_any_split_equals_the_whole(features, similarity, small_chunks):
         outer, total = outer.double(), total.double()
         for cut in (slice(0, 1), slice(1, 20), slice(20, 20), slice(20, 41)):
             tokens = (x[:, :, cut] for x in (q, k, v))
-            out, outer, total = chunked.extend(*tokens, kernel, outer, total, real=real[:, cut])
+            out, outer, total = linear.extend(*tokens, kernel, outer, total, real=real[:, cut])
             outs.append(out)
         phi = kernel.phi(k).detach() * real[:, None, :, None]
         assert_close([outer.detach(), total.detach()], [phi.mT @ v.detach(), phi.sum(-2)])
@@ -294,9 +294,9 @@ def test_gradients_by_finite_differences():
     )
     kernel = Kernel(Quadratic())
     assert torch.autograd.gradcheck(
-        lambda *x: chunked.extend(*x[:3], kernel, *x[3:]), (q, k, v, outer, total)
+        lambda *x: linear.extend(*x[:3], kernel, *x[3:]), (q, k, v, outer, total)
     )
-    assert torch.autograd.gradcheck(lambda *x: chunked.attend(*x, kernel, causal=True), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *x: linear.attend(*x, kernel, causal=True), (q, k, v))
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def test_a_map_of_ones_own(small_chunks):
     )
     k[:, :, 5] = NAN
     found = results(
-        lambda *x: chunked.attend(*x, Kernel(Squares()), causal=True, real=real), q, k, v
+        lambda *x: linear.attend(*x, Kernel(Squares()), causal=True, real=real), q, k, v
     )
     assert_close(found, wanted)
 
@@ -333,33 +333,30 @@ def test_only_inputs_output_and_one_number_per_query_are_kept():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        out = chunked.attend(*x, Kernel(Quadratic()), causal=True)
+        out = linear.attend(*x, Kernel(Quadratic()), causal=True)
     assert sum(kept) == sum(t.numel() for t in (*x, out)) + out[..., 0].numel()
 
 
 def test_a_step_of_checkpointing():
     x = draw(21, 21)
     kernel = Kernel(Quadratic())
-    wanted = results(lambda *x: chunked.attend(*x, kernel, causal=True).sin(), *x)
+    wanted = results(lambda *x: linear.attend(*x, kernel, causal=True).sin(), *x)
     found = results(
         lambda *x: checkpoint(
-            lambda *x: chunked.attend(*x, kernel, causal=True).sin(), *x, use_reentrant=False
+            lambda *x: linear.attend(*x, kernel, causal=True).sin(), *x, use_reentrant=False
         ),
         *x,
     )
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_autocast_rounds_the_inputs_and_nothing_else():
+@pytest.mark.parametrize("features", [Quadratic(), EluPlusOne(), RANDOM], ids=str)
+def test_autocast_rounds_the_inputs_and_nothing_else(features):
     x = [t.float() for t in draw(70, 70)]
-    kernel = Kernel(Quadratic())
-
-    def under_autocast(q, k, v):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return chunked.attend(q, k, v, kernel, causal=True)
-
-    found = results(under_autocast, *x)
-    wanted = results(lambda *x: chunked.attend(*(t.bfloat16() for t in x), kernel, causal=True), *x)
+    kernel = Kernel(features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = results(lambda *x: linear.attend(*x, kernel, causal=True), *x)
+    wanted = results(lambda *x: linear.attend(*(t.bfloat16() for t in x), kernel, causal=True), *x)
     assert found[0].dtype == torch.bfloat16
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
@@ -375,7 +372,7 @@ def test_compiled_whole(features, monkeypatch):
     real = torch.rand(2, 70) > 0.2
 
     def layer(q, k, v):
-        return chunked.attend(q * 1.5, k, v, kernel, causal=True, real=real).sin()
+        return linear.attend(q * 1.5, k, v, kernel, causal=True, real=real).sin()
 
     compiled = torch.compile(layer, fullgraph=True)
     assert_close(results(compiled, *x), results(layer, *x), 1e-12)
@@ -395,9 +392,9 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
 
 def test_rows_hold_every_monomial_as_often_as_it_counts():
     for key_dim, degree in ((3, 4), (9, 2), (17, 2), (10, 3)):
-        words = chunked_monomials.letters(key_dim, degree)
-        counts, degrees = chunked_monomials.orderings(key_dim, degree)
-        assert len(words) == chunked_monomials.blocks(key_dim, degree)[1]
+        words = monomials.letters(key_dim, degree)
+        counts, degrees = monomials.orderings(key_dim, degree)
+        assert len(words) == monomials.blocks(key_dim, degree)[1]
         for n in range(degree + 1):
             # At q = k = (1, ..., 1), (q.k)^n is key_dim^n.
             assert counts[degrees == n].sum().item() == pytest.approx(key_dim**n)
@@ -406,8 +403,8 @@ def test_rows_hold_every_monomial_as_often_as_it_counts():
 def test_put_and_take_cut_where_a_chunk_ends():
     buffer, back = torch.full((2, 3, 4), NAN), torch.full((2, 9), NAN)
     tokens = torch.arange(18.0).view(2, 9)
-    chunked_buffers.put(buffer, tokens)
+    buffers.put(buffer, tokens)
     assert torch.equal(buffer.flatten(1)[:, :9], tokens)
     assert (buffer.flatten(1)[:, 9:] == 0).all()
-    chunked_buffers.take(buffer, back)
+    buffers.take(buffer, back)
     assert torch.equal(back, tokens)

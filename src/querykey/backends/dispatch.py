@@ -172,6 +172,6 @@ def _module(name: str) -> ModuleType:
         from querykey.backends import flex
 
         return flex
-    from querykey.backends import linear
+    from querykey.backends import chunked
 
-    return linear
+    return chunked

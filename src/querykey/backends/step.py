@@ -14,7 +14,7 @@ from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Growing, State
 from querykey.attention.states import Ways
-from querykey.backends import linear
+from querykey.backends import chunked
 from querykey.backends.dispatch import LONG, attend
 
 
@@ -30,14 +30,14 @@ def follow(
 ) -> tuple[Tensor, State]:
     """Do as `extend`, for tensors that are known to fit each other and the state."""
     if backend != "auto":
-        recur = linear.recur if backend == "chunked" else None
+        recur = chunked.recur if backend == "chunked" else None
         ways = Ways(partial(attend, backend=backend), recur)
         return states.follow(q, k, v, state, real, bias=bias, ways=ways)
     if q.shape[2] == 1 and real is None and bias is None and type(state) is Growing:
         done = _next(q, k, v, state)
         if done is not None:
             return done
-    ways = Ways(attend, linear.recur if q.shape[2] >= LONG else None)
+    ways = Ways(attend, chunked.recur if q.shape[2] >= LONG else None)
     return states.follow(q, k, v, state, real, bias=bias, ways=ways)
 
 

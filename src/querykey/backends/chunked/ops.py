@@ -6,19 +6,18 @@ real (lanes, S), sums of the past (lanes, width, M + 1) by the feature map's own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked_buffers import Lanes, Panel
-from querykey.backends.chunked_job import Job
-from querykey.backends.chunked_passes import forward_pass, key_pass, query_pass
+from querykey.backends.chunked.buffers import Lanes, Panel
+from querykey.backends.chunked.job import Job
+from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
 
 
-@torch.library.custom_op("querykey::chunked_forward", mutates_args=())
-def chunked_forward(
+def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -47,7 +46,6 @@ def chunked_forward(
     return out.mul_(inverse[..., None]), inverse, after
 
 
-@chunked_forward.register_fake
 def _empty_results(
     q: Tensor,
     k: Tensor,
@@ -69,8 +67,7 @@ def _empty_results(
     )
 
 
-@torch.library.custom_op("querykey::chunked_backward", mutates_args=())
-def chunked_backward(
+def _backward(
     g: Tensor | None,
     g_after: Tensor | None,
     out: Tensor,
@@ -112,7 +109,6 @@ def chunked_backward(
     return dq, dk, dv, dsums
 
 
-@chunked_backward.register_fake
 def _empty_gradients(
     g: Tensor | None,
     g_after: Tensor | None,
@@ -146,4 +142,19 @@ def _derive(ctx: Any, g: Tensor | None, _: Tensor | None, g_after: Tensor | None
     return dq, dk, dv, None, None if sums is None else dsums, *(None,) * 5
 
 
-chunked_forward.register_autograd(_derive, setup_context=_remember)
+def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
+    """Make an operator from its function and one that returns results of the right shapes.
+
+    This is `torch.library.custom_op` without the import of torch's compiler at the first call,
+    which takes a second or two.
+    """
+    name = f"querykey::{name}"
+    torch.library.define(name, torch.library.infer_schema(run, mutates_args=()))
+    torch.library.impl(name, "default")(run)
+    torch.library.register_fake(name)(shapes)
+    return getattr(torch.ops.querykey, name.partition("::")[2]).default
+
+
+chunked_forward = _operator("chunked_forward", _forward, _empty_results)
+chunked_backward = _operator("chunked_backward", _backward, _empty_gradients)
+torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)

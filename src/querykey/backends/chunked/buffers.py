@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked_features import Rows, series
+from querykey.backends.chunked.features import Rows, series
 
 
 @dataclass(frozen=True)

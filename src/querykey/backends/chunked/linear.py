@@ -14,7 +14,7 @@ from torch import Tensor
 
 from querykey.attention.features import EluPlusOne, PowerSeries, RandomFeatures
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked_ops import chunked_forward
+from querykey.backends.chunked.ops import chunked_forward
 
 
 def attend(
@@ -100,7 +100,7 @@ def _run(
 
 
 def _spec(kernel: Kernel) -> tuple[str, list[float]]:
-    """Write the kernel as an operator's schema can carry it: see `chunked_features.rows`."""
+    """Write the kernel as an operator's schema can carry it: see `features.rows`."""
     features, scale = kernel.features, float(kernel.scale)
     if isinstance(features, PowerSeries):
         return "series", [scale, *features.coefficients]

@@ -1,4 +1,4 @@
-"""Which calls kernel attention in chunks serves, and how a request becomes one."""
+"""Kernel attention in chunks: which calls it serves, and how a request becomes one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from querykey.attention.masks import real_keys
 from querykey.attention.mechanisms import Kernel
-from querykey.backends import chunked
+from querykey.backends.chunked import linear
 from querykey.backends.request import Request
 
 WHY = "kernel attention in chunks: time and memory linear in the tokens"
@@ -42,7 +42,7 @@ def run(request: Request) -> torch.Tensor:
     start = request.call.start if request.causal else 0
     if real is not None:
         q = torch.where(_looking(request, real, start), q, 0)
-    return chunked.attend(
+    return linear.attend(
         q, request.k, request.v, request.mechanism, causal=request.causal, real=real, start=start
     )
 
@@ -69,4 +69,4 @@ def recur(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Take many new tokens into the sums of a recurrent state; `real` is (batch, 1, tokens)."""
     real = None if real is None else real[:, 0]
-    return chunked.extend(q, k, v, kernel, outer, total, real=real)
+    return linear.extend(q, k, v, kernel, outer, total, real=real)
