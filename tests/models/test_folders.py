@@ -3,10 +3,10 @@
 import json
 import shutil
 
-import cases
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.models import cases
 
 import querykey as qk
 from querykey.models import PRESETS, FolderError, build, preset

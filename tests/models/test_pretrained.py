@@ -2,10 +2,10 @@
 
 import json
 
-import cases
 import pytest
 import torch
 import transformers as hf
+from tests.models import cases
 
 import querykey as qk
 
