@@ -44,6 +44,21 @@ def test_two_futures_of_one_state():
     assert not torch.allclose(one, other)
 
 
+@torch.no_grad()
+def test_a_second_future_leaves_the_first_alone():
+    like = torch.empty(0, dtype=torch.float64)
+    sizes = {"kv_heads": 2, "key_dim": 5, "value_dim": 5, "capacity": 32, "like": like}
+    outs = []
+    for disturbed in (False, True):
+        state = qk.empty_state(qk.Softmax(), batch=1, **sizes)
+        _, state = follow(*pieces(1, 2, 2, 4, 0), state)
+        _, later = follow(*pieces(1, 2, 2, 1, 1), state)
+        if disturbed:
+            follow(*pieces(1, 2, 2, 1, 2), state)
+        outs.append(follow(*pieces(1, 2, 2, 1, 3), later)[0])
+    assert torch.equal(*outs)
+
+
 def test_a_state_made_in_inference_mode_can_be_used_outside():
     sizes = {"kv_heads": 2, "key_dim": 5, "value_dim": 5, "capacity": 32}
     with torch.inference_mode():

@@ -62,6 +62,7 @@ def lie_in_the_index(folder):
 
 
 def reach_out(folder):
+    shutil.copy(folder / "model.safetensors", folder.parent)
     shards(folder)
     file = folder / "model.safetensors.index.json"
     index = json.loads(file.read_text())

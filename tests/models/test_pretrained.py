@@ -68,6 +68,16 @@ def test_outputs_are_theirs(name, floats, tmp_path):
 
 
 @pytest.mark.parametrize("name", TEXT)
+def test_float64_without_a_lift(name, tmp_path):
+    """Their norms and rotations stay in float32 then: stock weights keep what that adds small."""
+    torch.manual_seed(0)
+    theirs, ids = TEXT[name]().eval(), cases.token_ids()
+    ours = through_a_folder(theirs, tmp_path, dtype=torch.float64)
+    with torch.no_grad():
+        assert (ours(ids) - say(theirs.double(), ids)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", TEXT)
 def test_gradients_are_theirs(name, tmp_path):
     with cases.lifted():
         theirs, ids = cases.made(TEXT[name]), cases.token_ids()
