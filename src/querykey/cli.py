@@ -144,6 +144,7 @@ def cost(
 @app.command
 def generate(
     folder: str,
+    /,
     *,
     prompt: str,
     tokens: int = 100,

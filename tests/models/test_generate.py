@@ -1,8 +1,8 @@
 """Generation against the full forward, token by token."""
 
 import pytest
-from tests.models import test_text as text
 import torch
+from tests.models import test_text as text
 
 import querykey as qk
 from querykey.models import Encoder, EncoderDecoder, presets, stream

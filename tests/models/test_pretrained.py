@@ -2,10 +2,10 @@
 
 import json
 
-from tests.models import cases
 import pytest
 import torch
 import transformers as hf
+from tests.models import cases
 
 import querykey as qk
 
@@ -65,6 +65,16 @@ def test_outputs_are_theirs(name, floats, tmp_path):
             if side == "left" and wanted.ndim == 2:
                 continue  # theirs reads the class from the first place, be it padding
             compare(ours(ids, real), wanted, real, within)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_float64_without_a_lift(name, tmp_path):
+    """Their norms and rotations stay in float32 then: stock weights keep what that adds small."""
+    torch.manual_seed(0)
+    theirs, ids = TEXT[name]().eval(), cases.token_ids()
+    ours = through_a_folder(theirs, tmp_path, dtype=torch.float64)
+    with torch.no_grad():
+        assert (ours(ids) - say(theirs.double(), ids)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("name", TEXT)
