@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from querykey.costs.subject import Subject
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
-QUICK = 3000  # a pass with fewer operations is checked at more points
+QUICK = 300  # a pass with fewer operations is checked at more points
 ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
