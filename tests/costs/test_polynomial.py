@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querykey.costs.polynomial import Fitter, NotPolynomial, solve
+from querykey.costs.polynomial import Fitter, NotPolynomialError, solve
 
 POWERS = st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1))
 
@@ -33,7 +33,7 @@ def test_a_size_below_the_line():
 
 @pytest.mark.parametrize("count", [lambda t: min(t, 6), lambda t: -(-t // 8), lambda t: 2**t])
 def test_what_is_no_polynomial_is_refused(count):
-    with pytest.raises(NotPolynomial, match="in `t` over 3 to 14"):
+    with pytest.raises(NotPolynomialError, match="in `t` over 3 to 14"):
         Fitter(lambda at: {"cost": count(at["t"])}, "t", {"t": range(3, 15)}).fit()
 
 

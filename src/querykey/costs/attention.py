@@ -1,8 +1,8 @@
 """torch's scaled_dot_product_attention, seen before it is taken apart.
 
-With "math" it runs as the products and the softmax it is made of. With "flash" it runs as one fused
-operation that keeps q, k, v, the output and one number per query (and the mask, where one is given),
-and computes the scores again in the backward pass.
+With "math" it runs as the products and the softmax it is made of. With "flash" it runs as one
+fused operation that keeps q, k, v, the output and one number per query (and the mask, where one is
+given), and computes the scores again in the backward pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The work of `qk cost`: a target's inputs as shapes, sizes as words, a report as what was asked."""
+"""The work of `qk cost`: words in, a report out."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def crossings(first: Any, second: Any, size: str, of: str) -> Comparison:
     difference = sympy.factor_terms(sympy.expand(sympy.sympify(first) - second))
     symbol = sympy.Symbol(size)
     positive = sympy.Symbol(size, positive=True)
-    others = {s: sympy.Symbol(s.name, positive=True) for s in difference.free_symbols}
+    free: Any = difference.free_symbols
+    others = {s: sympy.Symbol(s.name, positive=True) for s in free}
     solved = sympy.expand(difference).xreplace({**others, symbol: positive})
     if not solved.is_polynomial(positive):
         raise CostError(f"`{of}` is no polynomial in `{size}`, so it is not solved for it")

@@ -17,14 +17,14 @@ from torch import nn
 from querykey.costs import private
 from querykey.costs.inputs import CostError
 from querykey.costs.passes import Counts, Options, Sum, as_sum, counts_of, random_state, run_pass
-from querykey.costs.polynomial import Fitter, NotPolynomial
+from querykey.costs.polynomial import Fitter, NotPolynomialError
 from querykey.costs.subject import Subject, last_line
 from querykey.costs.valid import Valid
 
 Key = tuple[str, str]
 
 
-class Refused(CostError):
+class RefusedError(CostError):
     """An engine cannot serve this model; the other may."""
 
 
@@ -45,7 +45,7 @@ class Formulas:
 def symbolic(subject: Subject, how: Options) -> Formulas:
     """One pass with the sizes of the inputs as symbols, the builder's own at their first choice."""
     if private.symbolic_shapes() is None:
-        raise Refused("this torch has no symbolic shapes")
+        raise RefusedError("this torch has no symbolic shapes")
     base = subject.base()
     model = subject.model(base)
     hints = _hints(subject, base)
@@ -61,15 +61,15 @@ def symbolic(subject: Subject, how: Options) -> Formulas:
         except Exception as error:  # whatever a model may raise
             reason = reason or last_line(error)
     if tally is None or symbols is None:
-        raise Refused(f"symbolic sizes did not get through the model ({reason})")
+        raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
     baked = symbols.baked()
     if baked:
         said = ", ".join(f"`{name}` became {value}" for name, value in baked.items())
-        raise Refused(f"the model turned symbolic sizes into numbers ({said})")
+        raise RefusedError(f"the model turned symbolic sizes into numbers ({said})")
     counts = counts_of(tally, model, how, symbols.plain)
     free = {s.name for each in counts.own.values() for m in each for s in m.free_symbols}
     if free - set(subject.names):
-        raise Refused("some sizes depend on the values that go in")
+        raise RefusedError("some sizes depend on the values that go in")
     valid = Valid.of(symbols.guards(), hints)
     params = {path: as_sum(n) for path, n in counts.params.items()}
     total = sum(tally.calls.values())
@@ -140,8 +140,8 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
     fitter = Fitter(counter, subject.names, subject.values)
     try:
         fit = fitter.fit()
-    except NotPolynomial as error:
-        raise Refused(f"{error}; say where with near={{'{error.name}': SIZE}}") from error
+    except NotPolynomialError as error:
+        raise RefusedError(f"{error}; say where with near={{'{error.name}': SIZE}}") from error
     symbols = [sympy.Symbol(name) for name in subject.names]
     monomials = [
         sympy.prod(s**p for s, p in zip(symbols, each, strict=True)) for each in fit.powers

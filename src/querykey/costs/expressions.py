@@ -41,7 +41,7 @@ def add_sum(into: Sum, more: Mapping[Any, Any]) -> None:
 class Order:
     """The terms that no other term outgrows, when every size grows on its own."""
 
-    terms: tuple[sympy.Expr, ...]
+    terms: tuple[Any, ...]
     given: tuple[tuple[str, str], ...] = ()
     names: tuple[str, ...] = ()
     exact: bool = True  # every leading coefficient is positive, so the order is a Theta too
@@ -92,7 +92,7 @@ def order_of(
 def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sympy.Expr:
     """Put `name = relation` in: a product of present sizes becomes `name`, else `name` goes."""
     local = {each: sympy.Symbol(each) for each in names}
-    right = sympy.sympify(relation, locals=local)
+    right: Any = sympy.parse_expr(str(relation), local_dict=local)
     left = sympy.Symbol(name)
     factors = right.as_powers_dict()
     symbols = right.free_symbols
@@ -113,7 +113,7 @@ def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sy
     return total
 
 
-def _power(term: sympy.Expr, name: str) -> Any:
+def _power(term: Any, name: str) -> Any:
     """The power of a size in a term; floors and minima grow as what is in them."""
     symbol = sympy.Symbol(name)
     if not term.has(symbol):

@@ -173,12 +173,12 @@ def _pool(call: Call) -> Size:
     return count(call.outs[0]) * math.prod(window)
 
 
-UNTAGGED = (
-    "softplus_backward floor_divide floor_divide_ threshold_backward hardtanh_backward prelu "
-    "_prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward "
-    "leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_ "
-    "sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise softshrink_backward"
-).split()
+_UNTAGGED = """
+    softplus_backward floor_divide floor_divide_ threshold_backward hardtanh_backward prelu
+    _prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward
+    leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_
+    sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise softshrink_backward
+"""
 
 
 def _fused_softmax(call: Call) -> Size:
@@ -252,7 +252,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.glu_backward": _per_output(4),
     "aten._cdist_forward": lambda call: 3 * count(call.outs[0]) * call.args[0][-1],
     # elementwise, though torch does not tag them so
-    **{f"aten.{name}": _per_output(1) for name in UNTAGGED},
+    **{f"aten.{name}": _per_output(1) for name in _UNTAGGED.split()},
 }
 
 PER_ELEMENT = {
@@ -261,29 +261,28 @@ PER_ELEMENT = {
     "aten.lerp": 3,
 }  # fmt: skip
 
+_MOVES = """
+    _to_copy alias arange argsort bernoulli bernoulli_ bincount bucketize cat clone
+    constant_pad_nd copy copy_ detach detach_ diag_embed diagonal_backward embedding empty
+    empty_like empty_strided empty_permuted equal expand_copy eye fill fill_ flip full full_like
+    gather histc index index_copy index_copy_ index_fill index_fill_ index_put index_put_
+    _index_put_impl_ _unsafe_index _unsafe_index_put index_select is_same_size isin item
+    kthvalue lift lift_fresh lift_fresh_copy linspace _local_scalar_dense logspace
+    masked_scatter masked_scatter_ masked_select masked_scatter_backward max_unpool2d
+    multinomial new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static
+    normal normal_ one_hot ones ones_like permute_copy rand rand_like randint randint_like randn
+    randn_like random random_ randperm reflection_pad1d reflection_pad2d repeat
+    replication_pad1d replication_pad2d repeat_interleave resize_ roll rot90 scalar_tensor
+    scatter scatter_ searchsorted select_backward select_scatter set_ slice_backward
+    slice_scatter sort split_with_sizes_copy unsafe_split unsafe_split_with_sizes unsafe_chunk
+    stack sym_numel sym_size sym_stride sym_storage_offset sym_is_contiguous topk tril tril_
+    tril_indices triu triu_ triu_indices unfold_backward uniform uniform_ unique2 _unique2
+    unique_consecutive unique_dim unsqueeze_ squeeze_ t_ transpose_ _reshape_alias _unsafe_view
+    view_copy zero zero_ zeros zeros_like value_selecting_reduction_backward _resize_output_
+    as_strided_ as_strided_scatter view_as_real _assert_async _assert_scalar
+    _functional_assert_async complex real imag view_as_complex exponential_ geometric_ cauchy_
+    log_normal_
+"""
+
 # Data made, copied, compared or picked, and random draws: no arithmetic on floats.
-MOVES = frozenset(
-    f"aten.{name}"
-    for name in """
-    _to_copy alias arange argsort bernoulli bernoulli_ bincount bucketize cat clone constant_pad_nd
-    copy copy_ detach detach_ diag_embed diagonal_backward embedding empty empty_like empty_strided
-    empty_permuted
-    equal expand_copy eye fill fill_ flip full full_like gather histc index index_copy index_copy_
-    index_fill index_fill_ index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put
-    index_select is_same_size isin item kthvalue lift lift_fresh lift_fresh_copy linspace
-    _local_scalar_dense logspace masked_scatter masked_scatter_ masked_select
-    masked_scatter_backward max_unpool2d multinomial new_empty new_empty_strided new_full new_ones
-    new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like permute_copy rand
-    rand_like randint randint_like randn randn_like random random_ randperm
-    reflection_pad1d reflection_pad2d repeat
-    replication_pad1d replication_pad2d repeat_interleave resize_ roll rot90 scalar_tensor scatter
-    scatter_ searchsorted select_backward select_scatter set_ slice_backward slice_scatter sort
-    split_with_sizes_copy unsafe_split unsafe_split_with_sizes unsafe_chunk stack sym_numel sym_size sym_stride sym_storage_offset
-    sym_is_contiguous topk tril tril_ tril_indices triu triu_ triu_indices unfold_backward
-    uniform uniform_ unique2 _unique2 unique_consecutive unique_dim unsqueeze_ squeeze_ t_
-    transpose_ _reshape_alias _unsafe_view view_copy zero zero_ zeros zeros_like
-    value_selecting_reduction_backward _resize_output_ as_strided_ as_strided_scatter view_as_real
-    _assert_async _assert_scalar _functional_assert_async complex real imag view_as_complex
-    exponential_ geometric_ cauchy_ log_normal_
-    """.split()
-)
+MOVES = frozenset(f"aten.{name}" for name in _MOVES.split())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from querykey.costs.subject import Subject
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
-QUICK = 3000  # a pass with fewer operations is checked at more points
+QUICK = 300  # a pass with fewer operations is checked at more points
 ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
@@ -66,13 +66,13 @@ def cost(
 
 def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
     """Formulas for one model, whose sizes are those of its inputs."""
-    from querykey.costs.engines import Refused, interpolated, symbolic
+    from querykey.costs.engines import RefusedError, interpolated, symbolic
 
     if engine == "interpolation":
         return _interpolated(subject, how)
     try:
         found = symbolic(subject, how)
-    except Refused as refusal:
+    except RefusedError as refusal:
         if engine != "auto":
             raise
         found = _interpolated(subject, how)
@@ -88,12 +88,12 @@ def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
 
 def _interpolate(subject: Subject, how: Options) -> Formulas:
     """Formulas in a builder's sizes, with symbolic sizes of the inputs as a check at one choice."""
-    from querykey.costs.engines import Refused, interpolated, symbolic
+    from querykey.costs.engines import RefusedError, symbolic
 
     found = _interpolated(subject, how)
     try:
         other = symbolic(subject, how)
-    except Refused as refusal:
+    except RefusedError as refusal:
         found.notes.append(f"not checked with symbols: {refusal}")
         return found
     fixed = {name: subject.base()[name] for name in subject.hyper}
@@ -105,7 +105,7 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
-    from querykey.costs.engines import Refused, interpolated
+    from querykey.costs.engines import RefusedError, interpolated
 
     refusals = []
     for start in (None, *ELSEWHERE):
@@ -113,7 +113,7 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
             subject.move(start)
         try:
             found = interpolated(subject, how)
-        except Refused as refusal:
+        except RefusedError as refusal:
             refusals.append(refusal)
             if not subject.movable:
                 break
@@ -186,7 +186,7 @@ def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
     from querykey.costs.engines import Counter, difference
 
     named = [name for name in subject.names if name not in subject.hyper]
-    point = {**subject.base(), **{name: 1 for name in named}}
+    point = {**subject.base(), **dict.fromkeys(named, 1)}
     if not named or found.valid.broken(point):
         return
     try:
@@ -196,7 +196,7 @@ def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
         return
     wrong = difference(subject, found, counts, point)
     if wrong and any(word in wrong for word in ("(forward", "(backward")):
-        found.valid = found.valid.also(Valid.least({name: 2 for name in named}))
+        found.valid = found.valid.also(Valid.least(dict.fromkeys(named, 2)))
     elif wrong:
         found.notes.append(f"sizes of 1 cost a little less: {wrong}")
 

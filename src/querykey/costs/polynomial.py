@@ -17,12 +17,12 @@ from typing import Any
 
 Point = tuple[int, ...]
 Powers = tuple[int, ...]
-Values = Mapping[Hashable, int]
+Values = Mapping[Any, int]
 
 CONFIRMATIONS = 2  # points beyond the degree at which one size must already be predicted
 
 
-class NotPolynomial(ValueError):
+class NotPolynomialError(ValueError):
     """The counts are no polynomial in a size over the values tried."""
 
     def __init__(self, name: str, values: Sequence[int], why: str):
@@ -55,7 +55,7 @@ class Fitter:
         self._random = random.Random(0)
 
     def fit(self) -> Fit:
-        """The polynomial, or NotPolynomial with the size that spoils it."""
+        """The polynomial, or NotPolynomialError with the size that spoils it."""
         for start in (0, 2):
             powers: list[Powers] = [tuple(0 for _ in self.names)]
             for place in range(len(self.names)):
@@ -66,7 +66,9 @@ class Fitter:
             # Terms may cancel at one place: begin once more at another.
             self.values = [[*values[start + 2 :], *values[: start + 2]] for values in self.values]
         where = self.names[-1]
-        raise NotPolynomial(where, sorted(self.values[-1]), "held-out counts lie on no polynomial")
+        raise NotPolynomialError(
+            where, sorted(self.values[-1]), "held-out counts lie on no polynomial"
+        )
 
     def at(self, point: Point) -> Values:
         """The counts at a point."""
@@ -110,7 +112,7 @@ class Fitter:
                 degree = max((i for i, d in enumerate(differences) if d != 0), default=0)
                 if len(line) - 1 - degree >= CONFIRMATIONS + shift:
                     return shift, degree
-        raise NotPolynomial(self.names[place], values, "the counts are no polynomial")
+        raise NotPolynomialError(self.names[place], values, "the counts are no polynomial")
 
     def _points(self, known: list[Powers], place: int) -> list[Point]:
         """Points in the sizes before `place` at which the known monomials are independent."""
@@ -125,7 +127,9 @@ class Fitter:
             if len(rows) == len(known):
                 return rows
         name = self.names[max(place - 1, 0)]
-        raise NotPolynomial(name, self.values[max(place - 1, 0)], "too few sizes for the degree")
+        raise NotPolynomialError(
+            name, self.values[max(place - 1, 0)], "too few sizes for the degree"
+        )
 
     def _candidates(self, grids: list[list[int]]) -> list[Point]:
         """Points to choose from: those already evaluated, then a shuffled grid."""

@@ -47,7 +47,7 @@ PLAIN = {
 
 def next_node() -> int:
     """The sequence number that the next node of this thread's autograd graph will get."""
-    return torch._C._autograd._get_sequence_nr()
+    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def running_node() -> int | None:

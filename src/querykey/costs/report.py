@@ -24,6 +24,12 @@ class NotComputed(str):
     """Stands where a value will be, and says that it is not computed yet."""
 
 
+PEAK = NotComputed("peak memory is not computed yet")
+SPAN = NotComputed("the parallel depth is not computed yet")
+MOVED = NotComputed("the bytes moved are not computed yet")
+STATE = NotComputed("the state of decoding is not computed yet")
+
+
 @dataclass(frozen=True)
 class Flops:
     """FLOPs, a multiply-add being 2: matrix products, and pointwise work apart."""
@@ -60,26 +66,17 @@ class Report:
     notes: list[str]
     engine: str
     settings: dict[str, Any]
-    peak_bytes: Any = NotComputed("peak memory is not computed yet")
-    span: Any = NotComputed("the parallel depth is not computed yet")
-    bytes_moved: Any = NotComputed("the bytes moved are not computed yet")
-    state_bytes: Any = NotComputed("the state of decoding is not computed yet")
+    peak_bytes: Any = PEAK
+    span: Any = SPAN
+    bytes_moved: Any = MOVED
+    state_bytes: Any = STATE
     sizes: dict[str, int] = field(default_factory=dict)  # those already put in
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name, such as `flops.forward`."""
-        found: Any = self
-        for part in name.split("."):
-            if (
-                part not in {each.name for each in fields(found)}
-                if hasattr(found, "__dataclass_fields__")
-                else True
-            ):
-                raise CostError(
-                    f"there is no `{name}` in the report; there are {', '.join(VALUES)}"
-                )
-            found = getattr(found, part)
-        return found
+        if name not in VALUES:
+            raise CostError(f"there is no `{name}` in the report; there are {', '.join(VALUES)}")
+        return _get(self, name)
 
     @property
     def complete(self) -> bool:

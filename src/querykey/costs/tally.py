@@ -52,7 +52,7 @@ class Tally(TorchDispatchMode):
 
     @contextmanager
     def watch(self, known: list[torch.Tensor]) -> Iterator[None]:
-        """Watch modules, operations and saved tensors; `known` ones (weights, inputs) are not new."""
+        """Watch modules, operations and saved tensors; `known` ones are not new."""
         for tensor in known:
             self._remember(tensor)
         with ExitStack() as stack:

@@ -50,7 +50,7 @@ class Valid:
 
     def broken(self, sizes: Mapping[str, Any]) -> list[sympy.Basic]:
         """The conditions that do not hold at these sizes."""
-        values = {sympy.Symbol(name): size for name, size in sizes.items()}
+        values: Any = {sympy.Symbol(name): size for name, size in sizes.items()}
         return [each for each in self.conditions if each.subs(values) == sympy.false]
 
     def holds(self, **sizes: int) -> bool:
