@@ -38,7 +38,7 @@ def test_targets_describes_what_it_builds(capsys):
         (
             ["tragets"],
             'qk: Unknown command "tragets". Did you mean "targets"? '
-            "Available commands: targets, demo. See `qk --help`.\n",
+            "Available commands: targets, check, demo. See `qk --help`.\n",
         ),
         (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),
         (["demo", "now"], "qk: Unused Tokens: ['now']. See `qk --help`.\n"),

@@ -147,7 +147,11 @@ for _ in range(5):
 
 # One call per public name, so that a name which a room has overwritten shows itself.
 CALLS = {
+    "Report": "f('a', 'decoder', []).violations == []",
     "ShapeError": "str(f('axis `a` is wrong', {})) == 'axis `a` is wrong'",
+    "Subject": "f(print).causal is None",
+    "check": "f(__import__('torch').nn.Linear(3, 2), laws=['purity']).violations == []",
+    "check_all": "f([]) == []",
 }
 
 

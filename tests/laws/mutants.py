@@ -47,7 +47,7 @@ SEQ = "transformer"
 HF = "library"
 RNN = "recurrent"
 NANO = "blocks.0.attention"
-HIDE = "scores = scores.masked_fill(~seen, float(\"-inf\"))"
+HIDE = 'scores = scores.masked_fill(~seen, float("-inf"))'
 SOFT = "weights = F.softmax(scores, dim=-1)"
 
 FAULTS = [

@@ -169,8 +169,10 @@ def _steady(specimen: Specimen) -> bool:
 
     try:
         for trial in determinism(specimen, Setting()):
-            runs = [replace(r, setting=replace(r.setting, dropout=False)) for r in
-                    (trial.first, trial.second)]
+            runs = [
+                replace(r, setting=replace(r.setting, dropout=False))
+                for r in (trial.first, trial.second)
+            ]
             trial = replace(trial, first=runs[0], second=runs[1])
             if not conduct(specimen, trial).deviation <= specimen.threshold:
                 return False

@@ -156,9 +156,7 @@ def _progress(
             yield report
 
 
-def _received(
-    worker: _Worker, seed: int, tell: Callable[[str, Finding], None]
-) -> Report | None:
+def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) -> Report | None:
     try:
         kind, content = worker.pipe.recv()
     except (EOFError, OSError):

@@ -20,7 +20,9 @@ REAL = re.compile(r"attention_mask|real|valid")  # names whose meaning is settle
 HIDES = re.compile(r"key_padding_mask|is_pad")  # and those whose 1 is padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
-SPANS = re.compile(r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?")
+SPANS = re.compile(
+    r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?"
+)
 
 
 def examine(bench: Bench, anatomy: Anatomy) -> Specimen:

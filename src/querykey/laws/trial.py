@@ -118,4 +118,3 @@ def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:
     index = int(lines.argmax())
     worst = float(lines[index])
     return (worst / size if worst and size else worst), index
-
