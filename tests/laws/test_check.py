@@ -93,7 +93,10 @@ LAWFUL = {
     "LSTM, time first": (lambda: nn.LSTM(12, 20), "decoder"),
     "LSTM, both ways": (lambda: nn.LSTM(12, 20, batch_first=True, bidirectional=True), "encoder"),
     "two GRUs": (Both, "encoder"),
-    "image": (lambda: nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(), nn.Linear(512, 5)), "vision"),
+    "image": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(), nn.Linear(512, 5)),
+        "vision",
+    ),
     "classifier": (lambda: nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3)), "encoder"),
 }  # fmt: skip
 

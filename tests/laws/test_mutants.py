@@ -1,4 +1,4 @@
-"""Every fault is caught by its law, nearly every one is blamed rightly, and harmless changes pass."""
+"""Every fault is caught by its law, nearly all are blamed rightly, harmless changes pass."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""The same model computed otherwise: another implementation, another precision, a row of nothing."""
+"""The same model computed otherwise: another implementation or precision, a row of nothing."""
 
 from __future__ import annotations
 

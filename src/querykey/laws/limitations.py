@@ -18,7 +18,7 @@ class Limitation:
     model: str  # a model_type of transformers, or a class name
     law: str
     reason: str
-    module: str = "*"  # the class that is blamed
+    module: str = "*"  # what is blamed: its path, a space, its class and file
     note: str = "*"  # what was tried
 
 
@@ -32,7 +32,7 @@ TABLE: tuple[Limitation, ...] = (
         "*",
         "masked-row",
         "torch.nn.MultiheadAttention gives NaN for a row that is all padding (pytorch 41508)",
-        module="MultiheadAttention, torch/*",
+        module="*MultiheadAttention, torch/*",
     ),
     *(
         Limitation(name, "padding.left", FROM_THE_START, note="*without its left padding*")
@@ -43,15 +43,68 @@ TABLE: tuple[Limitation, ...] = (
     ),
     Limitation("*", "gradient.reaches", CHOICE, module="*Indexer*"),
     Limitation(
+        "*",
+        "gradient.reaches",
+        "the pooler runs under every head, and only classification reads it",
+        module="*pooler *transformers*",
+    ),
+    Limitation(
         "big_bird",
         "gradient.reaches",
         "the pooler runs under every head, and only classification reads it",
+        module="bert.pooler *",
+    ),
+    Limitation(
+        "encoder-decoder",
+        "*",
+        "made of two default configurations, whose decoder is none until its owner says is_decoder",
+    ),
+    Limitation(
+        "t5gemma2",
+        "gradient.reaches",
+        "the embedding of an image's end is read where there are images",
+        module="*embed_tokens *",
+    ),
+    Limitation(
+        "phimoe",
+        "gradient.reaches",
+        "sparsemixer passes gradients to its router only where several experts are near",
+        module="*PhimoeTopKRouter*",
+    ),
+    Limitation(
+        "roc_bert",
+        "gradient.reaches",
+        "without shapes and pronunciations their embeddings read only the row of padding",
+        module="*_embed *",
+    ),
+    *(
+        Limitation(
+            name,
+            "padding.*",
+            "as published, a convolution or pooling over neighbours reads padding too",
+        )
+        for name in ("convbert", "nystromformer", "mobilebert", "funnel", "yoso")
+    ),
+    Limitation(
+        "fnet", "dtype.agree", "torch has no Fourier transform in bfloat16", module="*Fourier*"
+    ),
+    Limitation(
+        "xlnet",
+        "*",
+        "a permutation model: which tokens are seen is said by perm_mask, and by default all are",
+    ),
+    Limitation("rwkv", "padding.*", "attention_mask is accepted and not used, as documented"),
+    Limitation(
+        "mamba",
+        "cache.step",
+        "with a cache the mask must be left out, as its own generate does",
+        note="*",
     ),
     Limitation(
         "hunyuan_v1_moe",
         "gradient.reaches",
         "one expert per token, whose normalised weight is 1 whatever the router says",
-        module="HunYuanMoEV1Gate*",
+        module="*HunYuanMoEV1Gate*",
     ),
     Limitation(
         "deepseek_v4",
@@ -65,7 +118,9 @@ TABLE: tuple[Limitation, ...] = (
         "the whole prompt is context, which its tokens see in both directions",
     ),
     Limitation(
-        "cpmant", "padding.*", "attention_mask is there for pipelines and unused; token 0 is padding"
+        "cpmant",
+        "padding.*",
+        "attention_mask is there for pipelines and unused; token 0 is padding",
     ),
     Limitation(
         "falcon_mamba",
@@ -84,7 +139,7 @@ def limitation(specimen: Specimen, law: str, finding: Finding) -> str:
         if (
             any(fnmatch.fnmatchcase(name, each.model) for name in names)
             and fnmatch.fnmatchcase(law, each.law)
-            and fnmatch.fnmatchcase(finding.source or "", each.module)
+            and fnmatch.fnmatchcase(f"{finding.module} {finding.source}", each.module)
             and fnmatch.fnmatchcase(finding.note, each.note)
         ):
             return each.reason

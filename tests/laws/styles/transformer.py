@@ -1,4 +1,4 @@
-"""An encoder-decoder in the manner of nn.Transformer: True hides, masks for padding on both sides."""
+"""An encoder-decoder in the manner of nn.Transformer: True hides, padding masks on both sides."""
 
 import torch
 from torch import nn
