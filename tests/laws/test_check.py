@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -304,3 +306,13 @@ def test_redrawn_weights_leave_the_model_and_frozen_tables_alone():
     assert torch.equal(twin[0].weight.float(), model[0].weight)
     assert not torch.equal(twin[1].mix.weight.float(), model[1].mix.weight)
     assert torch.equal(randomised(model)[1].mix.weight, twin[1].mix.weight)
+
+
+def test_the_page_on_laws_runs_and_names_every_law():
+    text = (Path(__file__).parents[2] / "docs" / "laws.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(block, {"__name__": "page"})
+    for law in LAWS:
+        family, _, member = law.name.partition(".")
+        assert family in text
+        assert member in text
