@@ -189,9 +189,9 @@ CALLS = {
         "f(*[np.ones((1, 1, 2, 3))] * 3, "
         "qk.empty_state(qk.Softmax(), kv_heads=1, key_dim=3, value_dim=3))[0].shape == (1, 1, 2, 3)"
     ),
-    "Report": "f.__name__ == 'Report'",
-    "Subject": "f.__name__ == 'Subject'",
-    "check": "f(__import__('torch').nn.Linear(3, 3)).violations is not None",
+    "Report": "f('a', 'decoder', []).violations == []",
+    "Subject": "f(print).causal is None",
+    "check": "f(__import__('torch').nn.Linear(3, 2), laws=['purity']).violations == []",
     "check_all": "f([]) == []",
     "generate": (
         "f(qk.models.build(qk.models.preset('gpt')), __import__('torch').tensor([[1, 2]]), "

@@ -92,11 +92,11 @@ def check(
     """
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
-    from querykey.laws.command import BadCall, run_command
+    from querykey.laws.command import BadCallError, run_command
 
     try:
         return run_command(targets, law, json, html, baseline, store)
-    except BadCall as error:
+    except BadCallError as error:
         return _refuse(str(error))
 
 

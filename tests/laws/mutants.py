@@ -47,7 +47,7 @@ SEQ = "transformer"
 HF = "library"
 RNN = "recurrent"
 NANO = "blocks.0.attention"
-HIDE = "scores = scores.masked_fill(~seen, float(\"-inf\"))"
+HIDE = 'scores = scores.masked_fill(~seen, float("-inf"))'
 SOFT = "weights = F.softmax(scores, dim=-1)"
 
 FAULTS = [
@@ -77,7 +77,7 @@ FAULTS = [
           "v = v.reshape(B, self.heads, T, C // self.heads)", "causality.perturb", NANO),
     Fault("heads joined wrongly", GPT, "(weights @ v).transpose(1, 2).reshape(B, T, C)",
           "(weights @ v).reshape(B, T, C)", "causality.perturb", NANO),
-    Fault("norm over tokens", GPT, "x = self.norm(x)\n", "x = self.norm(x) - x.mean(1, keepdim=True)\n",
+    Fault("norm over tokens", GPT, "x = self.norm(x)\n", "x = self.norm(x) - x.mean(1, keepdim=True)\n",  # noqa: E501
           "causality.perturb", "(model)"),
     Fault("future mean added", GPT, "return self.down(F.gelu(self.up(x)))",
           "return self.down(F.gelu(self.up(x))) + 0.01 * x.amax(1, keepdim=True)",
@@ -88,9 +88,9 @@ FAULTS = [
           "ahead = x.mean(1, keepdim=True); return self.out(mixed) + ahead - ahead.detach()",
           "causality.gradient", "blocks.1.attention"),
     Fault("decoder mask dropped", SEQ, "x = self.norm1(x + self.attention(x, x, hidden, future))",
-          "x = self.norm1(x + self.attention(x, x, hidden))", "causality.perturb", "decoder.0.attention"),
+          "x = self.norm1(x + self.attention(x, x, hidden))", "causality.perturb", "decoder.0.attention"),  # noqa: E501
     Fault("decoder mask off by one", SEQ, "triu(1)", "triu(2)", "causality.perturb", "(model)"),
-    Fault("window looks ahead", HF, "(key <= query) & (key > query", "(key <= query + 1) & (key > query",
+    Fault("window looks ahead", HF, "(key <= query) & (key > query", "(key <= query + 1) & (key > query",  # noqa: E501
           "causality.perturb", "(model)"),
     Fault("mask lost without a mask", HF, "seen = seen[None, None]\n        if",
           "seen = (seen | (attention_mask is None))[None, None]\n        if",
@@ -191,12 +191,12 @@ FAULTS = [
 HARMLESS = [
     ("purity", RNN, "x = self.embed(ids)", "x = self.embed(ids.clone().clamp_(min=0))"),
     ("determinism", RNN, "x = self.embed(ids)", "torch.rand(3); x = self.embed(ids)"),
-    ("causality.perturb", GPT, HIDE, "scores = scores + torch.where(seen, 0.0, -1e30).to(scores.dtype)"),
+    ("causality.perturb", GPT, HIDE, "scores = scores + torch.where(seen, 0.0, -1e30).to(scores.dtype)"),  # noqa: E501
     ("causality.perturb", GPT, "x = x + self.mlp(self.norm2(x))",
-     "x = x + self.mlp(self.norm2(x)) + 0.1 * x.roll(1, 1) * (torch.arange(x.size(1)) > 0)[:, None]"),
+     "x = x + self.mlp(self.norm2(x)) + 0.1 * x.roll(1, 1) * (torch.arange(x.size(1)) > 0)[:, None]"),  # noqa: E501
     ("causality.gradient", GPT, "return self.out(mixed)",
      "return self.out(mixed) + 0 * x.detach().mean(1, keepdim=True)"),
-    ("causality.prefix", GPT, HIDE, f"{HIDE} if T > 6 else scores + torch.where(seen, 0.0, -1e30).to(scores.dtype)"),
+    ("causality.prefix", GPT, HIDE, f"{HIDE} if T > 6 else scores + torch.where(seen, 0.0, -1e30).to(scores.dtype)"),  # noqa: E501
     ("padding.right", SEQ, "hidden[:, None, None, :], -1e9", "hidden[:, None, None, :], -1e30"),
     ("padding.left", HF, "seen = seen & attention_mask[:, None, None, :].bool()",
      "seen = seen & (attention_mask > 0)[:, None, None, :]"),

@@ -1,4 +1,4 @@
-"""The same model computed otherwise: another implementation, another precision, a row of nothing."""
+"""The same model computed otherwise: another implementation or precision, a row of nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def _finite(
         words = f"{note}: answers are not finite"
         return Outcome(math.inf, None, setting, {"sample": row}, None, words, guilty)
     score(answer[others]).backward()
-    bad = [n for n, p in twin.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    bad = [
+        n for n, p in twin.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
+    ]
     twin.zero_grad(set_to_none=True)
     if bad:
         words = f"{note}: the gradient of {bad[0]} is not finite"

@@ -22,8 +22,16 @@ DATA = ("tokens", "features", "image", "signal")
 ECHOES = re.compile(r"^(targets?|labels?|y)$")
 
 
-class Unfit(Exception):
+class UnfitError(Exception):
     """One sentence: why a model cannot be run, so that no law can be tried."""
+
+    verdict = "error"
+
+
+class UnsuitedError(UnfitError):
+    """One sentence: why a model that runs is none that the laws can be tried on."""
+
+    verdict = "not-applicable"
 
 
 @dataclass(frozen=True)
@@ -84,15 +92,15 @@ def draw(
 
 
 def dissect(bench: Bench) -> Anatomy:
-    """Find inputs, which lengths belong together, and the answer's axes; Unfit says why not."""
+    """Find inputs, which lengths belong together, the answer's axes; UnfitError says why not."""
     reasons: list[str] = []
     for wide in (True, False):
         bench.wide, bench.twins = wide, {}
         try:
             return _dissect(bench)
-        except Unfit as error:
+        except UnfitError as error:
             reasons.append(str(error))
-    raise Unfit(reasons[-1])
+    raise UnfitError(reasons[-1])
 
 
 def _dissect(bench: Bench) -> Anatomy:
@@ -107,7 +115,7 @@ def _dissect(bench: Bench) -> Anatomy:
         if found is not None:
             return found
         reason = "its output holds no floating tensor with a batch axis"
-    raise Unfit(reason)
+    raise UnfitError(reason)
 
 
 def _inputs(bench: Bench) -> tuple[Input, ...]:
@@ -118,9 +126,9 @@ def _inputs(bench: Bench) -> tuple[Input, ...]:
     try:
         inputs, why = find_inputs(duplicate(bench.model, wide=False))
     except Exception as error:
-        raise Unfit(f"it cannot be copied and run: {last_line(error)[:200]}") from error
+        raise UnfitError(f"it cannot be copied and run: {last_line(error)[:200]}") from error
     if not inputs:
-        raise Unfit(f"no input can be made up: {why}")
+        raise UnfitError(f"no input can be made up: {why}")
     return tuple(each for each in inputs if each.required)
 
 
@@ -129,7 +137,7 @@ def _of_function(bench: Bench) -> Iterator[Input]:
     inputs, why = find_inputs(duplicate(bench.model, wide=False))
     names = [n for n, p in bench.parameters.items() if p.default is p.empty]
     if not inputs:
-        raise Unfit(f"no input can be made up: {why}; give an example")
+        raise UnfitError(f"no input can be made up: {why}; give an example")
     for index, name in enumerate(names):
         yield replace(inputs[min(index, len(inputs) - 1)], name=name)
 

@@ -178,6 +178,8 @@ def turn_dropout_on(model: nn.Module) -> None:
     """Give every dropout rate of zero a value: code that looks at the rate takes its other path."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            rate = isinstance(value, float) and ("drop" in name and not re.search("layer|path", name))
+            rate = isinstance(value, float) and (
+                "drop" in name and not re.search("layer|path", name)
+            )
             if value == 0.0 and (rate or (isinstance(module, nn.Dropout) and name == "p")):
                 setattr(module, name, 0.1)

@@ -1,10 +1,11 @@
-"""Who is guilty: the first, deepest module whose inputs agree where they must, and outputs do not."""
+"""The guilty: the first, deepest module whose inputs agree where they must, and outputs do not."""
 
 from __future__ import annotations
 
 import inspect
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -150,7 +151,7 @@ def _keeper_of_state(
     Only where chunks were fed: the state going into a chunk must be the one that came out.
     """
     batch = specimen.batch_of(trial.second.inputs)
-    for before, call in zip(twins, twins[1:], strict=False):
+    for before, call in pairwise(twins):
         given = [t for t in before.outputs if t.dim() >= 2 and t.shape[0] == batch][1:]
         if not given or not _tampered(given, call):
             continue

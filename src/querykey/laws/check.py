@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.laws.anatomy import Unfit, dissect
+from querykey.laws.anatomy import UnfitError, UnsuitedError, dissect
 from querykey.laws.bench import Bench, Setting, quiet
 from querykey.laws.intent import find_intent
 from querykey.laws.judge import judge
@@ -74,8 +74,8 @@ def run_check(
             for finding in _findings(specimen, chosen, weights):
                 findings.append(finding)
                 tell(finding)
-    except Unfit as error:
-        findings = [Finding(law.name, "error", note=str(error)) for law in chosen]
+    except UnfitError as error:
+        findings = [Finding(law.name, error.verdict, note=str(error)) for law in chosen]
     finally:
         torch.set_grad_enabled(grad)
     return replace(report, laws=findings, seconds=time.perf_counter() - began)
@@ -103,19 +103,21 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
 
 
 def prepare(subject: Subject, seed: int = 0) -> Specimen:
-    """Find out what a model is; Unfit says why it cannot be run."""
+    """Find out what a model is; UnfitError says why it cannot be run."""
     bench = Bench(subject, seed)
     try:
         anatomy = dissect(bench)
+        if "batch" not in anatomy.main.axes:
+            raise UnsuitedError("its rows are not free: several make one sample")
         specimen = examine(bench, anatomy)
         intent = find_intent(specimen)
         specimen.causal, specimen.why, specimen.doubt = intent.causal, intent.why, intent.doubt
         if specimen.causal:
             specimen.cache = find_protocol(specimen)
-    except Unfit:
+    except UnfitError:
         raise
     except Exception as error:
-        raise Unfit(f"it could not be understood: {last_line(error)[:300]}") from error
+        raise UnfitError(f"it could not be understood: {last_line(error)[:300]}") from error
     return specimen
 
 
@@ -169,8 +171,10 @@ def _steady(specimen: Specimen) -> bool:
 
     try:
         for trial in determinism(specimen, Setting()):
-            runs = [replace(r, setting=replace(r.setting, dropout=False)) for r in
-                    (trial.first, trial.second)]
+            runs = [
+                replace(r, setting=replace(r.setting, dropout=False))
+                for r in (trial.first, trial.second)
+            ]
             trial = replace(trial, first=runs[0], second=runs[1])
             if not conduct(specimen, trial).deviation <= specimen.threshold:
                 return False

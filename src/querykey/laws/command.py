@@ -18,7 +18,7 @@ from querykey.laws.report import Report, explained
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 
 
-class BadCall(ValueError):
+class BadCallError(ValueError):
     """One sentence: what is wrong with the call."""
 
 
@@ -35,7 +35,7 @@ def run_command(
     try:
         choose(laws)
     except ValueError as error:
-        raise BadCall(str(error)) from error
+        raise BadCallError(str(error)) from error
     names = expand(targets)
     show = _Live(names, quiet=as_json)
     with show:
@@ -78,7 +78,7 @@ def expand(targets: Sequence[str]) -> list[str]:
         wide = target if target.count(":") > 1 else f"{target}:*"
         found = [name for name in every if fnmatch.fnmatchcase(name, wide)]
         if not found:
-            raise BadCall(f"no Hugging Face architecture with a text head matches `{target}`")
+            raise BadCallError(f"no Hugging Face architecture with a text head matches `{target}`")
         names += found
     return names
 
@@ -96,7 +96,7 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
             if finding["verdict"] == "violated"
         }
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadCall(
+        raise BadCallError(
             f"`{file}` is no baseline (it is what `qk check --json` printed): "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -29,9 +29,7 @@ class Comparison:
             return batch, 0
         return batch, self.specimen.front(each, run.inputs[each.name]).shape[1]
 
-    def same(
-        self, first: list[torch.Tensor], second: list[list[torch.Tensor]]
-    ) -> bool | None:
+    def same(self, first: list[torch.Tensor], second: list[list[torch.Tensor]]) -> bool | None:
         """Whether the protected cells agree; None where no tensor can be compared."""
         told = None
         for index, tensor in enumerate(first):

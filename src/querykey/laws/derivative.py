@@ -86,9 +86,7 @@ def score(answer: torch.Tensor, ask: Cells | None = None) -> torch.Tensor:
 
 
 @contextmanager
-def embedded(
-    specimen: Specimen, run: Run, axis: str = ""
-) -> Iterator[tuple[Run, list[Leaf]]]:
+def embedded(specimen: Specimen, run: Run, axis: str = "") -> Iterator[tuple[Run, list[Leaf]]]:
     """Leaves to differentiate by: the features given, or what embeddings make of the ids."""
     axis = axis or specimen.anatomy.axis
     leaves: list[Leaf] = []
@@ -121,7 +119,9 @@ def embedded(
 
 
 def _same(given: object, ids: torch.Tensor) -> bool:
-    return isinstance(given, torch.Tensor) and given.shape == ids.shape and bool((given == ids).all())
+    return (
+        isinstance(given, torch.Tensor) and given.shape == ids.shape and bool((given == ids).all())
+    )
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ def _library_says(model: Any) -> Intent | None:
     name = type(model).__name__
     if getattr(config, "is_encoder_decoder", False):
         return Intent(True, "an encoder-decoder by its configuration")
-    if re.search(r"ForCausalLM|LMHeadModel$", name) or getattr(config, "is_decoder", False):
+    if re.search(r"ForCausalLM|(?<!With)LMHeadModel$", name) or getattr(
+        config, "is_decoder", False
+    ):
         return Intent(True, f"{name} is a causal language model by its name or configuration")
     if re.search(r"ForMaskedLM", name):
         return Intent(False, f"{name} is a masked language model")

@@ -44,6 +44,8 @@ def judge(specimen: Specimen, law: Law, weights: str = "both") -> Finding:
         tally = _tally(specimen, law, weights)
         return _verdict(specimen, law, tally)
     except Exception as error:
+        if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
+            return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
         return Finding(law.name, "error", note=f"{last_line(error)[:300]}")
 
 

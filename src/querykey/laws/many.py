@@ -56,7 +56,7 @@ def check_all(
     laws: Iterable[str] | None = None,
     seed: int = 0,
     workers: int | None = None,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
     store: str | Path | None = None,
 ) -> list[Report]:
     """Check every target, each in a worker with limits; `store` makes an ended run go on later."""
@@ -70,7 +70,7 @@ def stream(
     laws: Iterable[str] | None = None,
     seed: int = 0,
     workers: int | None = None,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
     store: str | Path | None = None,
     tell: Callable[[str, Finding], None] = lambda target, finding: None,
 ) -> Iterator[Report]:
@@ -89,7 +89,7 @@ def stream(
         while waiting or active:
             while waiting and len(active) < count:
                 active.append(_start(context, waiting.pop(0), chosen, seed))
-            for report in _progress(active, limits, seed, tell):
+            for report in _progress(active, limits or Limits(), seed, tell):
                 _keep(store, report)
                 yield report
     finally:
@@ -156,9 +156,7 @@ def _progress(
             yield report
 
 
-def _received(
-    worker: _Worker, seed: int, tell: Callable[[str, Finding], None]
-) -> Report | None:
+def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) -> Report | None:
     try:
         kind, content = worker.pipe.recv()
     except (EOFError, OSError):

@@ -9,7 +9,9 @@ from torch import nn
 
 from querykey.laws.specimen import Specimen
 
-NAMES = re.compile(r"pos|rope|rotary|alibi|relative|freq|wpe|time|decay|conv|shift|window|order", re.I)
+NAMES = re.compile(
+    r"pos|rope|rotary|alibi|relative|freq|wpe|time|decay|conv|shift|window|order", re.I
+)
 CODE = re.compile(
     r"arange|linspace|cumsum|roll\(|\.sin\(|\.cos\(|conv|\bpos|flip|tril|triu|shift|unfold|enumerate"
 )

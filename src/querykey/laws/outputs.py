@@ -47,8 +47,8 @@ def children(value: Any) -> Iterator[tuple[str | int, Any]]:
     """The named parts of an output that is a container; nothing for any other object."""
     if isinstance(value, Mapping):
         yield from value.items()
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
+        yield from zip(names, value, strict=True)
     elif isinstance(value, tuple | list):
         yield from enumerate(value)
     elif is_dataclass(value) and not isinstance(value, type):
@@ -89,8 +89,8 @@ def locate(shapes: list[dict[Path, tuple[int, ...]]], sizes: list[tuple[int, int
     """
     found = []
     for path, base in shapes[0].items():
-        others = [run.get(path) for run in shapes[1:]]
-        if any(other is None or len(other) != len(base) for other in others):
+        others = [run[path] for run in shapes[1:] if path in run]
+        if len(others) < 2 or any(len(other) != len(base) for other in others):
             continue
         if all(s[0] == b * t for s, (b, t) in zip([base, *others], sizes, strict=True)):
             found.append(Slot(path, None, None, flat=True))

@@ -126,9 +126,7 @@ def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Itera
             keep,
             None,
             f"the row was given without its {'left' if left else 'right'} padding of {axis}",
-            _inside(
-                specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]
-            ),
+            _inside(specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
         )
 
 
@@ -139,15 +137,14 @@ def _inside(specimen: Specimen, axis: str, first: list, second: list) -> tuple[C
     return cells([tuple(c) for c in first]), cells([tuple(c) for c in second])
 
 
-def pad_with_its_token(
-    specimen: Specimen, inputs: Inputs, real: torch.Tensor, axis: str
-) -> Inputs:
+def pad_with_its_token(specimen: Specimen, inputs: Inputs, real: torch.Tensor, axis: str) -> Inputs:
     """Where a model names a token for padding, its users pad with that one."""
     config: Any = getattr(specimen.bench.model, "config", None)
     token = getattr(config, "pad_token_id", None)
     each = next((e for e in specimen.anatomy.inputs if axis in e.axes), None)
     if not isinstance(token, int) or each is None or each.kind != "tokens" or token < 0:
         return inputs
+
     def fill(value: torch.Tensor) -> None:
         value[~real] = token
 

@@ -22,7 +22,9 @@ ARGUMENTS = re.compile(
     r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hx|h_?0|h|"
     r"hidden|mems|memory|carry|layer_past|prev\w*)$"
 )
-NOT_CACHES = re.compile(r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*")
+NOT_CACHES = re.compile(
+    r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*"
+)
 CERTAIN = re.compile(r"past|cache|kv")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")

@@ -44,9 +44,7 @@ class Recorder:
         """Record while inside."""
         handles = []
         for path, module in model.named_modules():
-            handles.append(
-                module.register_forward_pre_hook(self._before(path), with_kwargs=True)
-            )
+            handles.append(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
             handles.append(module.register_forward_hook(self._after, with_kwargs=True))
         try:
             yield

@@ -81,7 +81,8 @@ def _inputs(specimen: Specimen, run: Run) -> str:
 def _call(specimen: Specimen, trial: Trial) -> str:
     slot = specimen.anatomy.slot
     path = "".join(f"[{part!r}]" for part in slot.path)
-    shape = ".reshape(len(given[%r]), -1, *[])" % specimen.anatomy.main.name if slot.flat else ""
+    name = specimen.anatomy.main.name
+    shape = f".unflatten(0, (len(given[{name!r}]), -1))" if slot.flat else ""
     move = f".movedim({slot.seq}, 1)" if slot.seq not in (None, 1) else ""
     return f"model(**given){path}{shape}{move}"
 

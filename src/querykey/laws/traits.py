@@ -20,7 +20,9 @@ REAL = re.compile(r"attention_mask|real|valid")  # names whose meaning is settle
 HIDES = re.compile(r"key_padding_mask|is_pad")  # and those whose 1 is padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
-SPANS = re.compile(r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?")
+SPANS = re.compile(
+    r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?"
+)
 
 
 def examine(bench: Bench, anatomy: Anatomy) -> Specimen:
@@ -64,6 +66,7 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
             yield MaskArgument(each.name, length_of(each))
     taken = {each.name for each in anatomy.inputs}
     plain = attempt(specimen, inputs, setting)
+    found: list[MaskArgument] = []  # some exclude each other: the first is taken
     axes = dict.fromkeys([length_of(each) for each in anatomy.inputs if length_of(each)])
     for name in specimen.bench.parameters:
         wanted = name == said if said else bool(MASKS.match(name))
@@ -78,8 +81,10 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
         settled = [m for m, _ in fits if said or REAL.search(name) or HIDES.search(name)]
         settled.sort(key=lambda m: m not in used)
         blind = [m for m, _ in fits if _ignores_hidden(specimen, inputs, m)]
-        chosen = settled or used or (blind if not neutral else neutral)
-        if chosen:
+        chosen = settled or used or neutral or blind
+        both = {**inputs, **{m.name: m.value(specimen.all_real(inputs, m.axis)) for m in found}}
+        if chosen and attempt(specimen, _given(specimen, both, chosen[0]), setting) is not None:
+            found.append(chosen[0])
             yield chosen[0]
 
 
@@ -130,8 +135,9 @@ def _positions(specimen: Specimen) -> PositionArgument | None:
             for batched in (True, False):
                 argument = PositionArgument(name, offset, batched)
                 answer = attempt(specimen, {**inputs, name: argument.value(count)}, setting)
-                same = plain is not None and answer is not None
-                if same and deviation(plain, answer)[0] < specimen.threshold:
+                if plain is None or answer is None:
+                    continue
+                if deviation(plain, answer)[0] < specimen.threshold:
                     return argument
     return None
 
@@ -174,7 +180,7 @@ def _spans(model: Any) -> Iterator[int]:
     found = set()
     for holder in holders:
         for name, value in list(vars(holder).items()) if holder is not None else ():
-            if SPANS.fullmatch(name) and isinstance(value, int) and not isinstance(value, bool):
-                if 2 <= value <= 80:
-                    found.add(value)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if whole and SPANS.fullmatch(name) and 2 <= value <= 80:
+                found.add(value)
     yield from sorted(found)

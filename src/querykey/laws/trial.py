@@ -11,8 +11,10 @@ import torch
 from querykey.laws.bench import Inputs, Setting
 
 if TYPE_CHECKING:
-    from querykey.laws.recorder import Recorder
     from querykey.laws.specimen import Specimen
+
+
+PLAIN = Setting()
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Run:
     """One way to an answer: a single call, or one per chunk with the cache handed on."""
 
     inputs: Inputs
-    setting: Setting = Setting()
+    setting: Setting = PLAIN
     chunks: tuple[int, ...] | None = None
     masked: bool = False  # every chunk is given a mask over all tokens so far
 
@@ -76,13 +78,13 @@ class Outcome:
 
     deviation: float
     control: float | None  # how much moved of what may move; None where no control is needed
-    setting: Setting = Setting()
+    setting: Setting = PLAIN
     where: dict[str, int] = field(default_factory=dict)
     trial: Trial | None = None
     note: str = ""
     module: Any = None  # a Blame, where the law knows it itself
     advice: bool = False  # a deviation is worth a word, and no breach
-    base: Setting = Setting()  # the setting that the law was asked to try
+    base: Setting = PLAIN  # the setting that the law was asked to try
 
 
 def conduct(specimen: Specimen, trial: Trial) -> Outcome:
@@ -118,4 +120,3 @@ def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:
     index = int(lines.argmax())
     worst = float(lines[index])
     return (worst / size if worst and size else worst), index
-

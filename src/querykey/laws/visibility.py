@@ -39,9 +39,7 @@ def hides_enough(specimen: Specimen, run: Run, tensor: torch.Tensor) -> bool | N
     return not bool((visible & forbidden).any())
 
 
-def differing_masks(
-    whole: list[torch.Tensor], chunk: list[torch.Tensor]
-) -> list[torch.Tensor]:
+def differing_masks(whole: list[torch.Tensor], chunk: list[torch.Tensor]) -> list[torch.Tensor]:
     """Masks handed in with a chunk that differ from the same rows of the whole's mask."""
     found = []
     for first, second in zip(whole, chunk, strict=False):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,7 +50,7 @@ def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
 def preload() -> None:
     """Import what building needs, before processes are forked that all would."""
     try:
-        import transformers.modeling_utils
+        import_module("transformers.modeling_utils")
     except ImportError:
         return  # each target will say that it is missing
     _config_classes()

@@ -56,9 +56,7 @@ class Input:
         return torch.randn(shape, generator=generator)
 
 
-def examples(
-    inputs: tuple[Input, ...], batch: int, length: int, seed: int
-) -> dict[str, Any]:
+def examples(inputs: tuple[Input, ...], batch: int, length: int, seed: int) -> dict[str, Any]:
     """Make up every required input; target sequences are shorter, so that a mix-up shows."""
     generator = torch.Generator().manual_seed(seed)
     sizes = {"batch": batch, "seq": length, "target_seq": max(1, length - 2)}

@@ -1,4 +1,4 @@
-"""An encoder-decoder in the manner of nn.Transformer: True hides, masks for padding on both sides."""
+"""An encoder-decoder in the manner of nn.Transformer: True hides, padding masks on both sides."""
 
 import torch
 from torch import nn
@@ -48,7 +48,11 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, width=24):
         super().__init__()
-        self.attention, self.cross, self.mlp = Attention(width), Attention(width), FeedForward(width)
+        self.attention, self.cross, self.mlp = (
+            Attention(width),
+            Attention(width),
+            FeedForward(width),
+        )
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
 
     def forward(self, x, memory, future, hidden=None, memory_hidden=None):

@@ -1,0 +1,165 @@
+"""`qk check` as a person meets it: what it prints, where, and how it leaves."""
+
+import json
+import textwrap
+
+import pytest
+
+from querykey import cli
+from querykey.laws import Limits, check_all
+from querykey.laws.command import exit_code, expand
+from querykey.laws.law import Finding
+from querykey.laws.report import Report
+
+MODELS = textwrap.dedent(
+    """
+    import os, time
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self, ahead):
+            super().__init__()
+            self.ahead, self.mix = ahead, nn.Linear(16, 16)
+
+        def forward(self, x):
+            seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
+            scores = (x @ self.mix(x).mT / 4).masked_fill(~seen, float("-inf"))
+            return x + scores.softmax(-1) @ x
+
+    def lawful():
+        return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(0))
+
+    def leaky():
+        return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(1))
+
+    class Trouble(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.kind, self.embed, self.calls, self.held = kind, nn.Embedding(40, 16), 0, []
+
+        def forward(self, ids):
+            self.calls += 1
+            if self.kind == "hangs" and self.calls > 2:
+                time.sleep(600)
+            if self.kind == "eats":
+                self.held.append(torch.ones(64, 1024, 1024))
+            if self.kind == "dies":
+                os._exit(7)
+            if self.kind == "raises":
+                raise RuntimeError("not today")
+            return self.embed(ids)
+
+    def hangs(): return Trouble("hangs")
+    def eats(): return Trouble("eats")
+    def dies(): return Trouble("dies")
+    def raises(): return Trouble("raises")
+    """
+)
+
+
+@pytest.fixture
+def models(tmp_path):
+    file = tmp_path / "models.py"
+    file.write_text(MODELS)
+    return file
+
+
+def run(capsys, *words):
+    code = cli.run([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.slow
+def test_exit_codes(models, capsys):
+    code, out, err = run(capsys, "check", f"{models}:lawful", "--law", "causality")
+    assert (code, err) == (0, "")
+    assert "no law broken" in " ".join(out.split())
+    code, out, err = run(capsys, "check", f"{models}:leaky", "--law", "causality")
+    assert (code, err) == (1, "")
+    assert "first module to blame: 2" in " ".join(out.split())
+    assert run(capsys, "check", f"{models}:raises", "--law", "causality")[0] == 3
+    code, out, err = run(capsys, "check", f"{models}:missing")
+    assert code == 2
+    assert "has no `missing`" in err
+
+
+def test_a_bad_call_is_one_sentence(models, capsys, tmp_path):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{}")
+    for words, sentence in [
+        (["check"], "qk: name at least one TARGET"),
+        (["check", "decoder", "--law", "casuality"], "qk: no law is called `casuality`"),
+        (["check", "decoder", "--baseline", wrong.with_name("none.json")], "is no baseline"),
+        (["check", "hf:zzz*"], "qk: no Hugging Face architecture with a text head matches"),
+    ]:
+        code, out, err = run(capsys, *words)
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_json_baseline_and_page(models, capsys, tmp_path):
+    target, page, known = f"{models}:leaky", tmp_path / "page.html", tmp_path / "known.json"
+    code, out, _ = run(capsys, "check", target, "--json", "--html", page, "--law", "causality")
+    made = json.loads(out)
+    assert code == 1
+    assert made[0]["target"] == target
+    assert made[0]["laws"][0]["verdict"] == "violated"
+    assert made[0]["laws"][0]["module"] == "2"
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "causality.perturb" in text
+    assert "http" not in text
+    known.write_text(out)
+    assert run(capsys, "check", target, "--baseline", known, "--law", "causality")[0] == 0
+    made[0]["laws"][0]["verdict"] = "holds"
+    known.write_text(json.dumps(made))
+    assert run(capsys, "check", target, "--baseline", known, "--law", "causality")[0] == 1
+
+
+@pytest.mark.slow
+def test_a_target_that_hangs_eats_or_dies_costs_itself_alone(models):
+    names = [f"{models}:{name}" for name in ("hangs", "eats", "dies", "raises", "lawful")]
+    reports = check_all(names, laws=["causality"], limits=Limits(seconds=12, mebibytes=2000))
+    verdicts = [{f.verdict for f in report.laws} for report in reports]
+    assert "timeout" in verdicts[0]
+    assert "stopped when it held" in reports[1].note
+    assert "exit code 7" in reports[2].note
+    assert "not today" in reports[3].laws[0].note
+    assert verdicts[4] == {"holds"}
+    assert [report.target for report in reports] == names
+
+
+def test_a_stored_run_goes_on_where_it_ended(models, tmp_path):
+    store = tmp_path / "run.jsonl"
+    name = f"{models}:lawful"
+    first = check_all([name], laws=["purity"], store=store)
+    with store.open("a") as file:
+        file.write('{"cut short')
+    models.write_text("raise RuntimeError('must not be imported again')")
+    again = check_all([name], laws=["purity"], store=store)
+    assert again[0].as_json() == first[0].as_json()
+
+
+def test_broken_comes_before_failed():
+    lawful = Report("a", "decoder", [Finding("purity", "holds")])
+    broken = Report("b", "decoder", [Finding("purity", "violated")])
+    failed = Report("c", "decoder", [Finding("purity", "timeout")])
+    unbuilt = Report("d", "unknown", [], built=False, note="no such thing")
+    assert exit_code([lawful], set()) == 0
+    assert exit_code([lawful, failed, broken], set()) == 1
+    assert exit_code([lawful, failed, broken], {("b", "purity")}) == 3
+    assert exit_code([lawful, unbuilt], set()) == 3
+    assert exit_code([unbuilt], set()) == 2
+
+
+@pytest.mark.slow
+def test_a_pattern_is_every_architecture_that_matches():
+    names = expand(["hf:*"])
+    assert len(names) > 250
+    assert "hf:gpt2:causal" in names
+    assert expand(["hf:gpt2*", "decoder"])[-1] == "decoder"
+    assert all(name.endswith(":masked") for name in expand(["hf:*:masked"]))
