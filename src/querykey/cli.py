@@ -139,6 +139,7 @@ def cost(
         print(report.to_json())
     elif not html:
         _print(*tables(report))
+    return 0
 
 
 @app.command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -205,7 +206,12 @@ def _extending(specimen: Specimen) -> Iterator[Protocol]:
 
         def step(model: Any, inputs: Inputs, cache: Any, make=make) -> tuple[Any, Any]:
             rows = specimen.batch_of(inputs)
-            return model.extend(inputs[main], make(model, rows) if cache is None else cache)
+            ids, state = inputs[main], make(model, rows) if cache is None else cache
+            names = [mask.name for mask in specimen.mask_for(specimen.anatomy.axis)]
+            told = next((inputs[name] for name in names if name in inputs), None)
+            if told is None or "real" not in inspect.signature(model.extend).parameters:
+                return model.extend(ids, state)
+            return model.extend(ids, state, real=told[:, -ids.shape[1] :])  # the new ones alone
 
         yield Protocol(None, (), step=step)
 
