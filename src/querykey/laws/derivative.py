@@ -96,16 +96,15 @@ def embedded(specimen: Specimen, run: Run, axis: str = "") -> Iterator[tuple[Run
         views = [Leaf(given[e.name], e, specimen) for e in mains]
         yield replace(run, inputs={**run.inputs, **given}), views
         return
-    ids = [specimen.front(e, run.inputs[e.name]) for e in mains]
     handles = []
 
     def hook(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         given = args[0] if args else None
-        found = [each for each in ids if _same(given, each)]
-        if not found or output.shape[:2] != found[0].shape[:2]:
+        found = [each for each in mains if _same(given, run.inputs[each.name])]
+        if not found or output.shape[:2] != run.inputs[found[0].name].shape[:2]:
             return None
         made = output.detach().clone().requires_grad_()
-        leaves.append(Leaf(made, None, specimen))
+        leaves.append(Leaf(made, found[0], specimen))
         return made.clone()  # models may scale their embeddings in place
 
     for module in specimen.bench.twin(run.setting).modules():
@@ -129,7 +128,7 @@ class Leaf:
     """A tensor to differentiate by, read as (batch, positions, rest)."""
 
     tensor: torch.Tensor
-    each: Input | None  # the input it is, or None for what an embedding made
+    each: Input  # the input that it is, or was made from
     specimen: Specimen
 
     @property
@@ -137,7 +136,7 @@ class Leaf:
         """Zeros where none arrived."""
         found = self.tensor.grad
         found = torch.zeros_like(self.tensor) if found is None else found
-        return found if self.each is None else self.specimen.front(self.each, found)
+        return self.specimen.front(self.each, found)
 
 
 def parameter_gradients(

@@ -68,8 +68,13 @@ def influence(specimen: Specimen, setting: Setting) -> tuple[torch.Tensor, torch
     )
     where = torch.zeros(length + 1, length, dtype=torch.bool)
     where[1:] = torch.eye(length, dtype=torch.bool)
+    changed = specimen.with_other(many, other, where)
     with torch.no_grad():
-        answer = specimen.answer(Run(specimen.with_other(many, other, where), setting))
+        try:
+            answer = specimen.answer(Run(changed, setting))
+        except Exception:  # some models have room for few rows
+            rows = [specimen.take_rows(changed, [row]) for row in range(length + 1)]
+            answer = torch.cat([specimen.answer(Run(row, setting)) for row in rows])
     gap = (answer[1:] - answer[:1]).flatten(2).abs().amax(-1) / answer[0].pow(2).mean().sqrt()
     gap = torch.where(gap > specimen.threshold, gap, 0.0).mT  # (answer i, token j)
     return gap.tril(-1), gap.triu(1)

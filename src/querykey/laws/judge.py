@@ -81,6 +81,8 @@ def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
     worst = max(tally.outcomes, key=lambda o: o.deviation)
     # Among the settings that fail, the plainest one is the most telling.
     failing = [o for o in tally.outcomes if o.deviation > specimen.threshold]
+    breaches = [o for o in failing if not o.advice]
+    failing = breaches or failing
     if failing:
         bad = [o for o in failing if o.deviation > 0.01 * worst.deviation]
         worst = min(bad or failing, key=lambda o: len(o.setting.label()))
@@ -96,7 +98,10 @@ def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
     )
     if not failing:
         return replace(finding, note="")
-    return finding if worst.advice else _explained(specimen, law, finding, worst)
+    if not worst.advice:
+        return _explained(specimen, law, finding, worst)
+    found = worst.module
+    return replace(finding, module=found.path, source=found.source) if found else finding
 
 
 def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -> Finding:

@@ -34,6 +34,12 @@ TABLE: tuple[Limitation, ...] = (
         "torch.nn.MultiheadAttention gives NaN for a row that is all padding (pytorch 41508)",
         module="*MultiheadAttention, torch/*",
     ),
+    Limitation(
+        "*",
+        "causality.*",
+        "in training mode BatchNorm averages over all rows and positions",
+        module="*BatchNorm*, torch/*",
+    ),
     *(
         Limitation(name, "padding.left", FROM_THE_START, note="*without its left padding*")
         for name in (

@@ -65,6 +65,7 @@ class Trial:
     move: tuple[Cells, Cells] | None = None
     what: str = ""  # the change, in words
     inside: tuple[Cells, Cells] | None = None  # what must agree over the other inputs' length
+    advice: bool = False  # a deviation is worth a word, and no breach
 
     @property
     def setting(self) -> Setting:
@@ -98,7 +99,7 @@ def conduct(specimen: Specimen, trial: Trial) -> Outcome:
     where = {"sample": trial.keep[0].rows[index]}
     if trial.keep[0].columns is not None:
         where["position"] = trial.keep[0].columns[index]
-    return Outcome(worst, control, trial.setting, where, trial, trial.what)
+    return Outcome(worst, control, trial.setting, where, trial, trial.what, advice=trial.advice)
 
 
 def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:
