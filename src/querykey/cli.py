@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Annotated
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 app = App(
     name="qk",
@@ -63,11 +64,12 @@ def targets(*names: str) -> int:
 @app.command
 def cost(
     target: str,
+    /,
     *,
-    input: tuple[str, ...] = (),
+    input: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     at: str = "",
     attention: str = "flash",
-    json: bool = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
     html: str = "",
 ) -> int:
     """Say what a target costs, as exact formulas in named sizes; nothing is computed.

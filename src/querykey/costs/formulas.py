@@ -177,7 +177,8 @@ _UNTAGGED = """
     softplus_backward floor_divide floor_divide_ threshold_backward hardtanh_backward prelu
     _prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward
     leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_
-    masked_fill sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise softshrink_backward
+    masked_fill sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise
+    softshrink_backward
 """
 
 
