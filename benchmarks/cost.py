@@ -5,7 +5,7 @@ python benchmarks/cost.py --peers /path/to/python            # one that has fvco
 python benchmarks/cost.py --large                            # also Llama-7B, without its weights
 
 The truth is derived by hand (a formula per layer, below), and shares nothing with what is measured.
-Everything is compared before a clock starts; seconds are those of this process, peak memory its own.
+Answers are compared before anything is printed; the peak of memory is this process's own.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def by_fvcore(name, model):
 def by_calflops(name, model):
     from calflops import calculate_flops
 
-    flops, macs, _ = calculate_flops(
+    _, macs, _ = calculate_flops(
         model=model, args=[example(name)], print_results=False, print_detailed=False,
         output_as_string=False,
     )  # fmt: skip
@@ -173,16 +173,25 @@ def main():
     for name, build in (MODELS | large).items():
         model = build()
         report, counted, (wall, used) = ours(name, model)
-        row = {"model": name, "truth": truth(name), "ours": counted, "formula": str(report.flops.forward)}
+        row = {
+            "model": name,
+            "truth": truth(name),
+            "ours": counted,
+            "formula": str(report.flops.forward),
+        }
         row |= {"seconds": round(wall, 2), "cpu_seconds": round(used, 2)}
         if name in MODELS:
             row["torch"] = by_torch(name, model)
-            row |= {label: theirs.get(f"{label} {name}", "not run") for label in ("fvcore", "calflops")}
+            row |= {
+                label: theirs.get(f"{label} {name}", "not run") for label in ("fvcore", "calflops")
+            }
         rows.append(row)
     from querykey.show import print_table
 
     columns = ("model", "truth", "ours", "torch", "fvcore", "calflops", "seconds", "cpu_seconds")
-    print(f"Forward FLOPs at batch={BATCH}, seq={SEQ}; fvcore and calflops count multiply-adds as 1.")
+    print(
+        f"Forward FLOPs at batch={BATCH}, seq={SEQ}; fvcore and calflops count multiply-adds as 1."
+    )
     print_table(columns, [[row.get(column, "") for column in columns] for row in rows])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(

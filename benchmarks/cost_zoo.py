@@ -87,7 +87,7 @@ def real_counts(target, example, traced: bool) -> tuple[int, int, int, int, int]
     are traced: `traced` makes a real run take that branch, as a pass without values must.
     """
     inputs = Inputs((), example)
-    with torch.random.fork_rng(), mock.patch(IS_FAKE, lambda tensor: traced):
+    with torch.random.fork_rng(), mock.patch(IS_FAKE, return_value=traced):
         tally = run_pass(target.model, inputs, {}, nullcontext(), "cpu", HOW)
     found = counts_of(tally, target.model, HOW).at({})
     names = ("forward", "backward", "pointwise", "pointwise_backward", "saved")
@@ -196,6 +196,7 @@ def page(rows: list[dict], total: dict) -> str:
         f"{total['refused']} refused with the reason, {total['wrong']} wrong; {total['symbolic']} "
         f"by symbolic sizes, {total['interpolated']} by interpolation; median "
         f"{total['median_seconds']} s of one core.",
+        *([f"{total['not_run']} more were not run yet."] if total["not_run"] else []),
         "",
         "A formula agrees when it gives, at sizes not used to derive it, the FLOPs forward and "
         "backward and the saved bytes of a real run on the CPU with math attention (counted "
@@ -235,14 +236,19 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write the list as a Markdown page")
     parser.add_argument("--only", default="", help="model types, separated by commas")
     parser.add_argument("--rows", type=Path, help="keep what is done here, and go on from it")
+    parser.add_argument("--known", action="store_true", help="only what is in --rows, run nothing")
     parser.add_argument("--part", default="0/1", help="the i-th of n parts, as 0/2")
     options = parser.parse_args()
     wanted = set(filter(None, options.only.split(",")))
     names = [f"hf:{kind}:{head}" for kind, head in pairs() if not wanted or kind in wanted]
     names += [] if wanted else list(PRESETS)
     part, parts = map(int, options.part.split("/"))
+    every = len(names)
+    if options.known:
+        known = {json.loads(line)["target"] for line in options.rows.read_text().splitlines()}
+        names = [name for name in names if name in known]
     rows = survey(names[part::parts], options.rows)
-    total = summary(rows)
+    total = summary(rows) | {"not_run": every - len(rows)}
     if options.write:
         options.write.write_text(page(rows, total))
     print(json.dumps(total))

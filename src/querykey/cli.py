@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 app = App(
     name="qk",
@@ -103,11 +104,12 @@ def check(
 @app.command
 def cost(
     target: str,
+    /,
     *,
-    input: tuple[str, ...] = (),
+    input: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     at: str = "",
     attention: str = "flash",
-    json: bool = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
     html: str = "",
 ) -> int:
     """Say what a target costs, as exact formulas in named sizes; nothing is computed.

@@ -17,7 +17,7 @@ SAMPLE = (
     "albert cohere deepseek_v3 distilbert electra falcon gemma2 gpt_neox gptj mistral mixtral "
     "modernbert mpnet mpt olmo2 opt phi3 qwen3 roformer starcoder2"
 )
-SIZES = {"batch": 3, "seq": 6}
+SIZES = {"batch": 3, "seq": 10}
 HOW = Options(attention="math")
 
 

@@ -19,6 +19,7 @@ from querykey.costs.inputs import CostError
 from querykey.costs.passes import Counts, Options, Sum, as_sum, counts_of, random_state, run_pass
 from querykey.costs.polynomial import Fitter, NotPolynomialError
 from querykey.costs.subject import Subject, last_line
+from querykey.costs.tally import Tally
 from querykey.costs.valid import Valid
 
 Key = tuple[str, str]
@@ -48,22 +49,14 @@ def symbolic(subject: Subject, how: Options) -> Formulas:
         raise RefusedError("this torch has no symbolic shapes")
     base = subject.base()
     model = subject.model(base)
-    hints = _hints(subject, base)
-    tally, symbols, reason = None, None, ""
-    for device in _devices(model):
-        symbols = private.Symbols(hints)
-        sizes = {**base, **symbols.sizes}
-        try:
-            tally = run_pass(model, subject.inputs, sizes, symbols.mode, device, how)
+    # A size may equal a constant of the model by chance, and then seems baked in: try two choices.
+    for shift in (0, 6):
+        hints = _hints(subject, base, shift)
+        tally, symbols = _symbolic_pass(subject, model, base, hints, how)
+        baked = symbols.baked()
+        if not baked:
             break
-        except CostError:
-            raise
-        except Exception as error:  # whatever a model may raise
-            reason = reason or last_line(error)
-    if tally is None or symbols is None:
-        raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
-    baked = symbols.baked()
-    if baked:
+    else:
         said = ", ".join(f"`{name}` became {value}" for name, value in baked.items())
         raise RefusedError(f"the model turned symbolic sizes into numbers ({said})")
     counts = counts_of(tally, model, how, symbols.plain)
@@ -74,6 +67,22 @@ def symbolic(subject: Subject, how: Options) -> Formulas:
     params = {path: as_sum(n) for path, n in counts.params.items()}
     total = sum(tally.calls.values())
     return Formulas("symbolic", counts.own, params, valid, counts.unknown, calls=total)
+
+
+def _symbolic_pass(
+    subject: Subject, model: nn.Module, base: Mapping[str, int], hints: dict[str, int], how: Options
+) -> tuple[Tally, private.Symbols]:
+    reason = ""
+    for device in _devices(model):
+        symbols = private.Symbols(hints)
+        sizes = {**base, **symbols.sizes}
+        try:
+            return run_pass(model, subject.inputs, sizes, symbols.mode, device, how), symbols
+        except CostError:
+            raise
+        except Exception as error:  # whatever a model may raise
+            reason = reason or last_line(error)
+    raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
 
 
 class Counter:
@@ -181,12 +190,12 @@ def difference(subject: Subject, found: Formulas, counts: dict[Key, int], sizes:
     )
 
 
-def _hints(subject: Subject, base: Mapping[str, int]) -> dict[str, int]:
+def _hints(subject: Subject, base: Mapping[str, int], shift: int) -> dict[str, int]:
     """Distinct sizes of at least 5 for the inputs; near where the user said."""
     used = {size for name, size in base.items() if name in subject.hyper}
     hints: dict[str, int] = {}
     for place, name in enumerate(n for n in subject.names if n not in subject.hyper):
-        hint = subject.near.get(name, 5 + 2 * place)
+        hint = subject.near.get(name, 5 + 2 * place + shift)
         while name not in subject.near and (hint in used or hint in hints.values()):
             hint += 1
         hints[name] = hint

@@ -177,7 +177,8 @@ _UNTAGGED = """
     softplus_backward floor_divide floor_divide_ threshold_backward hardtanh_backward prelu
     _prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward
     leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_
-    sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise softshrink_backward
+    masked_fill sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise
+    softshrink_backward
 """
 
 
@@ -232,6 +233,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.scatter_add": _per_input(1, 2),
     "aten.scatter_add_": _per_input(1, 2),
     "aten.scatter_reduce": _per_input(1, 2),
+    "aten.col2im": _per_input(1),
     "aten.native_dropout": _per_output(2),
     "aten.native_dropout_backward": _per_output(2),
     "aten.avg_pool1d": _pool,
@@ -262,6 +264,7 @@ PER_ELEMENT = {
 }  # fmt: skip
 
 _MOVES = """
+    im2col
     _to_copy alias arange argsort bernoulli bernoulli_ bincount bucketize cat clone
     constant_pad_nd copy copy_ detach detach_ diag_embed diagonal_backward embedding empty
     empty_like empty_strided empty_permuted equal expand_copy eye fill fill_ flip full full_like

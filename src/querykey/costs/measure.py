@@ -123,7 +123,8 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
         if start is None:
             _check_at_one(subject, how, found)
         else:
-            least = {name: min(subject.values[name]) for name in subject.movable}
+            moved = subject.movable[1:] or subject.movable
+            least = {name: min(subject.values[name]) for name in moved}
             found.valid = found.valid.also(Valid.least(least))
         _check_far(subject, how, found)
         return found
