@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -19,6 +18,7 @@ app = App(
     name="qk",
     help="An attention workbench: what a mechanism is, what it costs, whether it is right.",
     version=lambda: f"querykey {version('querykey')}",
+    default_parameter=Parameter(negative=()),  # no --no-json beside --json
 )
 
 
@@ -106,10 +106,10 @@ def cost(
     target: str,
     /,
     *,
-    input: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    input: tuple[str, ...] = (),
     at: str = "",
     attention: str = "flash",
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: bool = False,
     html: str = "",
 ) -> int:
     """Say what a target costs, as exact formulas in named sizes; nothing is computed.
