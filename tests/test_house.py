@@ -244,7 +244,7 @@ def test_command_line_options_are_as_recorded():
 
     lines = []
     for verb in sorted(name for name in app if not name.startswith("-")):
-        arguments = app[verb].assemble_argument_collection()
+        arguments = app[verb].assemble_argument_collection(default_parameter=app.default_parameter)
         words = sorted(name for argument in arguments for name in argument.names)
         lines.append(" ".join(["qk", verb, *words]) + "\n")
     now = "".join(lines)

@@ -18,7 +18,7 @@ app = App(
     name="qk",
     help="An attention workbench: what a mechanism is, what it costs, whether it is right.",
     version=lambda: f"querykey {version('querykey')}",
-    default_parameter=Parameter(negative=()),  # no --no-json beside --json
+    default_parameter=Parameter(negative=""),  # no --no-json beside --json
 )
 
 
