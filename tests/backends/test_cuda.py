@@ -65,4 +65,6 @@ def test_auto_on_a_gpu():
     q, k, v = (torch.randn(1, 4, T, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     assert qk.explain(q, k, v, mask=qk.Causal()).backend == "sdpa"
     assert qk.explain(q, k, v, mask=qk.Causal() & qk.Window(9)).backend == "flex"
-    assert qk.explain(q, k, v, mask=qk.Causal(), mechanism=KERNEL).backend == "chunked"
+    assert qk.explain(q, k, v, mask=qk.Causal(), mechanism=KERNEL).backend == "triton"
+    single = [x.float() for x in (q, k, v)]
+    assert qk.explain(*single, mask=qk.Causal(), mechanism=KERNEL).backend == "chunked"

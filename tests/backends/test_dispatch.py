@@ -39,7 +39,7 @@ def test_auto_takes_the_fastest_that_serves(spec, backend):
     q, k, v = three()
     explained = qk.explain(q, k, v, **spec)
     assert explained.backend == backend
-    assert set(explained.others) == {"sdpa", "flex", "chunked", "reference"} - {backend}
+    assert set(explained.others) == {"sdpa", "flex", "triton", "chunked", "reference"} - {backend}
     # the answer is the named backend's, to the last bit
     assert torch.equal(qk.attend(q, k, v, **spec), qk.attend(q, k, v, backend=backend, **spec))
 
@@ -50,6 +50,7 @@ def test_an_explanation_in_words():
         "sdpa: torch's fused softmax attention\n"
         "  note: NaN or inf in a key that only some queries may see can reach the others\n"
         "  not flex: FlexAttention on the CPU takes no float64\n"
+        "  not triton: it computes kernel attention, not Softmax\n"
         "  not chunked: it computes kernel attention, not Softmax\n"
         "  not reference: it would give the same, and sdpa is faster"
     )
@@ -79,6 +80,22 @@ def test_refusals_by_name():
     assert refusal("chunked", mechanism=KERNEL, mask=qk.Causal() & qk.Window(3)) == (
         f"backend 'chunked' {cannot}it takes Causal() and padding, and Window(size=3) is neither"
     )
+    asked = {
+        "it takes kernels of degree 2 in q.k, and Taylor(order=4, signed=False) is none": (
+            {"mechanism": qk.Kernel(qk.Taylor(4))}
+        ),
+        "it takes Causal() and padding, and Window(size=3) is neither": (
+            {"mechanism": KERNEL, "mask": qk.Causal() & qk.Window(3)}
+        ),
+        "with Causal() it takes as many queries as keys, the first at position 0": (
+            {"mechanism": KERNEL, "mask": qk.Causal(), "start": 2}
+        ),
+    }
+    for reason, spec in asked.items():
+        assert refusal("triton", **spec) == f"backend 'triton' {cannot}{reason}"
+    assert refusal("triton", mechanism=KERNEL).startswith(
+        f"backend 'triton' {cannot}it takes tensors on a GPU; q is on cpu"
+    )
     assert refusal("flex", q=three(torch.float32)[0].requires_grad_()) == (
         f"backend 'flex' {cannot}FlexAttention has no backward on the CPU"
     )
@@ -86,7 +103,8 @@ def test_refusals_by_name():
         f"backend 'flex' {cannot}it takes a bias that is a rule over positions, not an array"
     )
     assert refusal("spda") == (
-        "there is no backend 'spda'; did you mean 'sdpa'? (auto, sdpa, flex, chunked, reference)"
+        "there is no backend 'spda'; did you mean 'sdpa'? "
+        "(auto, sdpa, flex, triton, chunked, reference)"
     )
     x = np.ones((2, 3))
     with pytest.raises(BackendError, match="it takes torch tensors, and q is of numpy"):

@@ -22,7 +22,7 @@ from querykey.attention.states import Ways
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.
-NAMES = ("sdpa", "flex", "chunked", "reference")
+NAMES = ("sdpa", "flex", "triton", "chunked", "reference")
 # New tokens from which kernel attention takes them in by chunks; fewer are quicker by the equation.
 LONG = 256
 
@@ -172,6 +172,10 @@ def _module(name: str) -> ModuleType:
         from querykey.backends import flex
 
         return flex
+    if name == "triton":
+        from querykey.backends import triton
+
+        return triton
     from querykey.backends import chunked
 
     return chunked

@@ -1,0 +1,71 @@
+"""Quadratic kernels on an NVIDIA GPU: which calls they serve, and how a request becomes one."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from querykey.attention.features import PowerSeries
+from querykey.attention.masks import real_keys
+from querykey.attention.mechanisms import Kernel
+from querykey.backends.request import Request
+from querykey.backends.triton import quadratic
+from querykey.backends.triton.plans import SIZES
+
+WHY = "quadratic kernels on the GPU: linear in the tokens, and no feature in the GPU's memory"
+
+
+def refusal(request: Request) -> str | None:
+    """Why this backend cannot serve the call; None if it can."""
+    if not isinstance(request.mechanism, Kernel):
+        return f"it computes kernel attention, not {type(request.mechanism).__name__}"
+    features = request.mechanism.features
+    if not isinstance(features, PowerSeries) or not _quadratic(features):
+        return f"it takes kernels of degree 2 in q.k, and {features} is none"
+    if request.others:
+        shown = " & ".join(str(part) for part in request.others)
+        return f"it takes Causal() and padding, and {shown} is neither"
+    if request.causal and not (
+        request.starts_at_zero and request.call.queries == request.call.keys
+    ):
+        return "with Causal() it takes as many queries as keys, the first at position 0"
+    if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
+        return f"it takes keys and values of at most {SIZES[-1]} entries"
+    if request.v.shape[-1] == 0:
+        return "there is nothing to compute"
+    return _machine(request.q)
+
+
+def _quadratic(features: PowerSeries) -> bool:
+    return len(features.coefficients) == 3 and features.coefficients[2] > 0
+
+
+def _machine(q: torch.Tensor) -> str | None:
+    """Why these tensors cannot go to a kernel here."""
+    if not q.is_cuda:
+        known = "" if torch.cuda.is_available() else ", and there is no CUDA device"
+        return f"it takes tensors on a GPU; q is on {q.device.type}{known}"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if torch.cuda.get_device_capability(q.device) < (8, 0):
+        return "it needs a GPU of compute capability 8.0 or newer"
+    dtype = quadratic.compute_dtype(q)
+    return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"
+
+
+def notes(request: Request) -> tuple[str, ...]:
+    """What a user should know about the numbers."""
+    said = ["sums over far tokens are kept in bfloat16"]
+    if request.causal:
+        said.append("NaN or inf in a key that only some queries may see can reach the others")
+    return tuple(said)
+
+
+def run(request: Request) -> torch.Tensor:
+    """Compute the call; padded keys, and queries that see only those, may hold anything."""
+    assert isinstance(request.mechanism, Kernel)
+    real = real_keys(request.mask, request.q)
+    return quadratic.attend(
+        request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real
+    )

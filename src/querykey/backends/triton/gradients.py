@@ -1,0 +1,196 @@
+"""The gradients of queries, keys and values, by the same split into far and near tokens.
+
+With the output n / z, its gradient o and the similarity f(d), d = q.k:
+
+    g = o / z,   e = -g.out,   w_ij = g_i.v_j + e_i
+    dq_i = sum_j w_ij f'(d_ij) k_j,   dk_j = sum_i w_ij f'(d_ij) q_i,   dv_j = sum_i f(d_ij) g_i
+
+Far keys come through the sums over (k, v) before a chunk, far queries through those over (q, g),
+with weights e, after it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from querykey.backends.triton.states import contracted, tiles
+
+
+@triton.jit
+def scaled(
+    DOUT, OUT, MORE, INVERSE, GRAD, E, rows,
+    M: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write g and e of BLOCK queries."""
+    m = tl.arange(0, M)
+    t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    real = t < rows
+    at = t[:, None] * M + m[None, :]
+    given = tl.load(DOUT + at, mask=real[:, None], other=0.0).to(tl.float32)
+    out = tl.load(OUT + at, mask=real[:, None], other=0.0).to(tl.float32)
+    if KEPT:
+        out += tl.load(MORE + at, mask=real[:, None], other=0.0).to(tl.float32)
+    g = given * tl.load(INVERSE + t, mask=real, other=0.0)[:, None]
+    g = g.to(GRAD.dtype.element_ty)
+    tl.store(GRAD + at, g, mask=real[:, None])
+    # Of the g that is stored: w is a difference, and vanishes where it should.
+    tl.store(E + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
+
+
+@triton.jit
+def query_gradients(
+    Q, QT, K, V, GRAD, E, S, P, DQ, T, TP, N, chunks, c1, c2, shift,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr,
+    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of BQ queries."""
+    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    lane = row // G
+    d, m = tl.arange(0, D), tl.arange(0, M)
+    t = block * BQ + tl.arange(0, BQ)
+    real = t < T
+    Q, QT, GRAD, DQ = Q + row * T * D, QT + row * D * TP, GRAD + row * T * M, DQ + row * T * D
+    q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
+    g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
+    e = tl.load(E + row * T + t, mask=real, other=0.0)
+    acc = tl.zeros((BQ, D), tl.float32)
+    chunk = block * BQ // L if CAUSAL and FAR else 0
+    if FAR:
+        some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
+        S += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        acc = 2 * c2 * contracted(g, QT, t, TP, S, some, D, M, BQ, True, PREC)
+        P += (lane * chunks + chunk) * (D * M + D * D + M + D)
+        s1 = tl.load(P + d[:, None] * M + m[None, :])
+        z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
+        z1 = tl.load(P + D * M + D * D + M + d)
+        slope = 2 * c2 * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + c1 * z1[None, :]
+        linear = tl.dot(g, tl.trans(s1.to(g.dtype)), input_precision=PREC)
+        acc += c1 * linear + e[:, None] * slope
+    if NEAR:
+        k_at, v_at = K + lane * N * D, V + lane * N * M
+        begin = chunk * L
+        edge = block * BQ if CAUSAL else N
+        acc = _from_keys(acc, q, g, e, t, k_at, v_at, begin, edge, N, c2, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+        if CAUSAL:
+            end = tl.minimum(edge + BQ, N)
+            acc = _from_keys(acc, q, g, e, t, k_at, v_at, edge, end, N, c2, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    out = acc.to(DQ.dtype.element_ty)
+    tl.store(DQ + t[:, None] * D + d[None, :], out, mask=real[:, None])
+
+
+@triton.jit
+def _from_keys(
+    acc, q, g, e, t, K, V, begin, end, N, c2, shift, D: tl.constexpr, M: tl.constexpr,
+    BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Add w f' k for the keys from begin to end; those past the last are zeros and add nothing."""
+    d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
+    for k0 in range(begin, end, BK):
+        u = k0 + kk
+        k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < N)[:, None], other=0.0)
+        v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < N)[:, None], other=0.0)
+        x = tl.dot(q, tl.trans(k), input_precision=PREC) + shift
+        w = 2 * c2 * x * (tl.dot(g, tl.trans(v), input_precision=PREC) + e[:, None])
+        if EDGE:
+            w = tl.where(u[None, :] > t[:, None], 0.0, w)
+        acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PREC)
+    return acc
+
+
+@triton.jit
+def key_gradients(
+    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, NP, chunks, c0, c1, c2, shift, rest,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr,
+    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of BK keys and their values."""
+    block, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    d, m = tl.arange(0, D), tl.arange(0, M)
+    u = block * BK + tl.arange(0, BK)
+    real = u < N
+    at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
+    k = tl.load(K + lane * N * D + at_k, mask=real[:, None], other=0.0)
+    v = tl.load(V + lane * N * M + at_v, mask=real[:, None], other=0.0)
+    KT += lane * D * NP
+    dk = tl.zeros((BK, D), tl.float32)
+    dv = tl.zeros((BK, M), tl.float32)
+    chunk = block * BK // L if CAUSAL and FAR else 0
+    if FAR:
+        some = tl.where(chunk + 1 < chunks, 1, 0) if CAUSAL else 1
+        R += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        dk, dv = _from_far(k, v, KT, u, NP, R, some, D, M, BK, PREC)
+        P += (lane * chunks + chunk) * (D * M + D * D + M + D)
+        r1 = tl.load(P + d[:, None] * M + m[None, :])
+        y2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
+        r0 = tl.load(P + D * M + D * D + m)
+        y1 = tl.load(P + D * M + D * D + M + d)
+        r1 = r1.to(k.dtype)
+        linear = tl.dot(v, tl.trans(r1), input_precision=PREC) + y1[None, :]
+        dk = 2 * c2 * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PREC)) + c1 * linear
+        dv = c2 * dv + c1 * tl.dot(k, r1, input_precision=PREC) + c0 * r0[None, :]
+    if NEAR:
+        for h in range(G):
+            row = lane * G + h
+            q_at, g_at, e_at = Q + row * T * D, GRAD + row * T * M, E + row * T
+            begin = 0
+            end = T
+            if CAUSAL:
+                edge = block * BK
+                begin = edge + BK
+                if FAR:
+                    end = tl.minimum(chunk * L + L, T)
+                last = tl.minimum(begin, T)
+                dk, dv = _from_queries(dk, dv, k, v, u, q_at, g_at, e_at, edge, last, T, c2, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+            dk, dv = _from_queries(dk, dv, k, v, u, q_at, g_at, e_at, begin, end, T, c2, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
+    DK, DV = DK + lane * N * D, DV + lane * N * M
+    tl.store(DK + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
+    tl.store(DV + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
+
+
+@triton.jit
+def _from_far(
+    k, v, KT, u, NP, R, some,
+    D: tl.constexpr, M: tl.constexpr, ROWS: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Return sum_b k_b (v R_b^T) and sum_b k_b (k R_b): `contracted` both ways, reading R once."""
+    H: tl.constexpr = D // 2
+    lower, upper, step = tiles(R, D, M)
+    dk = tl.zeros((ROWS, D), tl.float32)
+    dv = tl.zeros((ROWS, M), tl.float32)
+    for b in tl.range(0, H * some):
+        r = tl.load(lower + b * D * M)
+        kb = tl.load(KT + b * NP + u).to(tl.float32)[:, None]
+        dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
+        dv += kb * tl.dot(k, r, input_precision=PREC)
+    for b in tl.range(0, H * some):
+        r = tl.load(upper + b * step)
+        kb = tl.load(KT + (H + b) * NP + u).to(tl.float32)[:, None]
+        dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
+        dv += kb * tl.dot(k, r, input_precision=PREC)
+    return dk, dv
+
+
+@triton.jit
+def _from_queries(
+    dk, dv, k, v, u, Q, GRAD, E, begin, end, T, c2, shift, rest, D: tl.constexpr, M: tl.constexpr,
+    BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Add w f' q and f g for the queries from begin to end; past the last, g and e are zeros."""
+    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BQ)
+    for t0 in range(begin, end, BQ):
+        t = t0 + tt
+        q = tl.load(Q + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
+        g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+        e = tl.load(E + t, mask=t < T, other=0.0)
+        x = tl.dot(k, tl.trans(q), input_precision=PREC) + shift
+        w = 2 * c2 * x * (tl.dot(v, tl.trans(g), input_precision=PREC) + e[None, :])
+        f = c2 * x * x + rest
+        if EDGE:
+            hidden = u[:, None] > t[None, :]
+            w, f = tl.where(hidden, 0.0, w), tl.where(hidden, 0.0, f)
+        dv = tl.dot(f.to(g.dtype), g, dv, input_precision=PREC)
+        dk = tl.dot(w.to(q.dtype), q, dk, input_precision=PREC)
+    return dk, dv

@@ -1,0 +1,104 @@
+"""The GPU kernels as two operators, with their shapes and their derivative.
+
+Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, N, D), v (lanes, N, M), all
+contiguous and of the sizes that `plans` lists; `seen` (lanes, T) counts the real keys each query
+sees where some are padding (whose k and v are zeros). `numbers` are the kernel's scale and c0, c1,
+c2 of the similarity c0 + c1 d + c2 d^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor | None,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return out (lanes, group, T, M), what its rounding left out, and 1/z (lanes, group, T).
+
+    The second is for gradients, which are differences from the output; empty if not to keep.
+    """
+    from querykey.backends.triton import passes
+
+    return passes.forward(q, k, v, seen, numbers, causal, keep)
+
+
+def _empty_results(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor | None,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
+    more = v.new_empty(out.shape if keep else 0)
+    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+def _backward(
+    g: Tensor,
+    out: Tensor,
+    more: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v."""
+    from querykey.backends.triton import passes
+
+    return passes.backward(g.contiguous(), out, more, inverse, q, k, v, numbers, causal)
+
+
+def _empty_gradients(
+    g: Tensor,
+    out: Tensor,
+    more: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, _, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output, q, k, v)
+
+
+def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
+    return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
+
+
+def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
+    """Make an operator from its function and one that returns results of the right shapes.
+
+    As in `chunked.ops`, this is `torch.library.custom_op` without loading torch's compiler.
+    """
+    name = f"querykey::{name}"
+    torch.library.define(name, torch.library.infer_schema(run, mutates_args=()))
+    torch.library.impl(name, "default")(run)
+    torch.library.register_fake(name)(shapes)
+    return getattr(torch.ops.querykey, name.partition("::")[2]).default
+
+
+triton_forward = _operator("triton_forward", _forward, _empty_results)
+triton_backward = _operator("triton_backward", _backward, _empty_gradients)
+torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)

@@ -1,0 +1,174 @@
+"""The kernels in order: one call forward, one backward. Nothing here is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from querykey.backends.triton import gradients, plans, states
+from querykey.backends.triton.outputs import outputs
+
+
+class Job:
+    """One call's sizes and how it is cut up; q (lanes, group, T, D), k (lanes, N, D), v."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, numbers: Sequence[float], causal: bool, back: bool
+    ):
+        self.lanes, self.group, self.queries, self.key_dim = q.shape
+        self.keys, self.value_dim = k.shape[1], v.shape[2]
+        scale, c0, c1, c2 = numbers
+        self.c0, self.c1, self.c2 = c0, c1 * scale, c2 * scale * scale
+        # The same as c2 (d + shift)^2 + rest: no cancelling where a square comes near 0.
+        self.shift = self.c1 / (2 * self.c2)
+        self.rest = self.c0 - self.c2 * self.shift**2
+        self.plan = plans.PLANS[self.key_dim]
+        longest = max(self.queries, self.keys)
+        self.causal = causal
+        self.far = longest > self.plan.near[back]
+        self.near = causal or not self.far
+        # Float32 inputs mean float32 products; half-precision ones tf32 where the sums come in.
+        self.precision = "ieee" if q.dtype == torch.float32 else "tf32"
+
+    def padded(self, tokens: int) -> int:
+        """Count the columns of what is `turned`: whole blocks, all inside the last chunk."""
+        step = min(128, self.plan.chunk)
+        return triton.cdiv(tokens, step) * step
+
+    def turned(self, x: Tensor) -> Tensor:
+        """Return x (..., T, D) with its tokens last."""
+        width, rows = self.padded(x.shape[-2]), x.shape[:-2].numel()
+        out, step = x.new_empty((*x.shape[:-2], x.shape[-1], width)), min(64, self.plan.chunk)
+        states.turned[(width // step, rows)](x, out, x.shape[-2], width, x.shape[-1], step)
+        return out
+
+    def moments(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return x (lanes, group, T, D) turned, and its running moments with y (..., T, M).
+
+        Per chunk over all before it, or after it if there are weights; without order over all.
+        """
+        lanes, tokens, key_dim, value_dim = x.shape[0], *x.shape[2:], y.shape[3]
+        chunks, width = self.chunks(tokens), self.padded(tokens)
+        out = x.new_empty((*x.shape[:-2], key_dim, width))
+        size = key_dim * value_dim + key_dim * key_dim + value_dim + key_dim
+        rest = x.new_empty((lanes, chunks, size), dtype=torch.float32)
+        states.moments[(chunks, lanes)](
+            x, y, weights, out, rest, tokens, width, chunks, x.shape[1], self.plan.chunk, key_dim,
+            value_dim, min(64, self.plan.chunk), weights is not None, self.precision, num_warps=4,
+        )  # fmt: skip
+        self.run(rest, weights is not None)
+        return out, rest
+
+    def squares(self, x: Tensor, y: Tensor, after: bool) -> Tensor:
+        """Return the running sums of degree 2 of x, turned, and y."""
+        lanes, group, key_dim, width = x.shape
+        tokens, value_dim = y.shape[-2:]
+        chunks, step = self.chunks(tokens), min(plans.STEP, self.plan.chunk)
+        out = x.new_empty((lanes, chunks, 3 * key_dim // 4, key_dim, value_dim))
+        warps, stages = plans.SUMS
+        even = tokens % self.plan.chunk == 0
+        for upper, tiles in ((False, key_dim // 2), (True, key_dim // 4)):
+            states.states[(tiles // 4, chunks, lanes)](
+                x, y, out, tokens, width, chunks, group, self.plan.chunk, key_dim, value_dim, step,
+                upper, even, self.precision, num_warps=warps, num_stages=stages,
+            )  # fmt: skip
+        self.run(out, after)
+        return out
+
+    def run(self, table: Tensor, after: bool) -> None:
+        """Make sums per chunk, (lanes, chunks, ...), running ones in place."""
+        lanes, chunks, size = *table.shape[:2], table[0, 0].numel()
+        states.running[(triton.cdiv(size, 1024), lanes)](
+            table, chunks, size, 1024, after, not self.causal, num_warps=4
+        )
+
+    def shape(self, launch: plans.Launch) -> tuple:
+        """Return what the kernels over queries or keys are compiled for."""
+        sizes = (self.group, self.plan.chunk, self.key_dim, self.value_dim)
+        return *sizes, launch.queries, launch.keys, self.causal, self.far, self.near
+
+    def chunks(self, tokens: int) -> int:
+        """Count the chunks of so many tokens."""
+        return triton.cdiv(tokens, self.plan.chunk)
+
+
+def _options(launch: plans.Launch) -> dict[str, int | None]:
+    return {
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+        "maxnreg": launch.registers,
+    }
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor | None,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, what rounding took from it (if to keep), and the normalisers' inverses."""
+    job = Job(q, k, v, numbers, causal, back=False)
+    out = v.new_empty((*q.shape[:-1], job.value_dim))
+    more = v.new_empty(out.shape if keep else 0)
+    inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    turned, square, rest = q, q, inverse  # nothing reads them where all keys are near
+    if job.far:
+        keys, rest = job.moments(k[:, None], v[:, None], None)
+        square = job.squares(keys, v[:, None], after=False)
+        turned = job.turned(q)
+        del keys
+    launch = job.plan.outputs[not job.far]
+    outputs[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+        q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-1],
+        job.keys, job.chunks(job.keys), job.c0, job.c1, job.c2, job.shift, job.rest,
+        *job.shape(launch), seen is not None, keep, job.precision, **_options(launch),
+    )  # fmt: skip
+    return out, more, inverse
+
+
+def backward(
+    dout: Tensor,
+    out: Tensor,
+    more: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v. The sums are made again: they are larger than k and v."""
+    job = Job(q, k, v, numbers, causal, back=True)
+    g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
+    gradients.scaled[(triton.cdiv(rows, 128),)](
+        dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128, num_warps=4
+    )
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    keys, queries, before, after = k, q, inverse, inverse
+    square = q
+    if job.far:
+        keys, before = job.moments(k[:, None], v[:, None], None)
+        queries, after = job.moments(q, g, e)
+        square = job.squares(keys, v[:, None], after=False)
+    launch = job.plan.by_query[not job.far]
+    gradients.query_gradients[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+        q, queries, k, v, g, e, square, before, dq, job.queries, queries.shape[-1], job.keys,
+        job.chunks(job.keys), job.c1, job.c2, job.shift, *job.shape(launch), job.precision,
+        **_options(launch),
+    )  # fmt: skip
+    if job.far:
+        del square  # before the next one: these are the largest tables
+        square = job.squares(queries, g, after=True)
+    launch = job.plan.by_key[not job.far]
+    gradients.key_gradients[(triton.cdiv(job.keys, launch.keys), job.lanes)](
+        q, k, keys, v, g, e, square, after, dk, dv, job.queries, job.keys, keys.shape[-1],
+        job.chunks(job.queries), job.c0, job.c1, job.c2, job.shift, job.rest, *job.shape(launch),
+        job.precision, **_options(launch),
+    )  # fmt: skip
+    return dq, dk, dv

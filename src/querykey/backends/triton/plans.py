@@ -1,0 +1,51 @@
+"""How the kernels are cut up, by head size: measured on an H200, in place of tuning at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIZES = (16, 32, 64)  # of keys and of values; others are filled up with zeros
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The near tile of a kernel (queries by keys), and how it runs."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None  # at most, so that more programs share a multiprocessor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tokens to a chunk, the length up to which all keys are near, and each kernel's launch."""
+
+    chunk: int
+    near: tuple[int, int]  # forward and backward
+    outputs: tuple[Launch, Launch]  # with far keys, and without any
+    by_query: tuple[Launch, Launch]
+    by_key: tuple[Launch, Launch]
+
+
+SMALL = (Launch(128, 64, 4, 3), Launch(128, 64, 4, 3))
+SMALL_KEY = (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3))
+PLANS = {
+    16: Plan(256, (8192, 8192), SMALL, SMALL, SMALL_KEY),
+    32: Plan(512, (8192, 8192), SMALL, SMALL, SMALL_KEY),
+    64: Plan(
+        1024,
+        (8192, 8192),
+        (Launch(128, 64, 8, 3, 128), Launch(128, 64, 8, 3)),
+        (Launch(128, 32, 8, 3, 128), Launch(128, 64, 8, 4)),
+        (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
+    ),
+}
+STEP = 64  # tokens that the sums take at a time
+SUMS = (4, 4)  # warps and stages of the degree-2 sums
+
+
+def fitting(size: int) -> int:
+    """Return the smallest size served that holds `size`."""
+    return next(s for s in SIZES if s >= size)

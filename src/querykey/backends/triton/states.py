@@ -1,0 +1,174 @@
+"""Sums over a chunk of tokens, and over all chunks before (or after) one: what far tokens leave.
+
+For tokens x (key_dim) and y (value_dim), with a weight w per token that is 1 for keys:
+
+    degree 2   S_ij = sum x_i x_j y      in tiles, see `tiles`, in the precision of the inputs
+    the rest   sum x y^T, sum w x x^T, sum y, sum w x     side by side in float32, see `moments`
+
+Forward x, y are k, v; backward, for what later queries ask of a key, they are q and g.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def turned(X, XT, T, TP, D: tl.constexpr, BT: tl.constexpr):
+    """Write X with tokens last, and zeros from T to TP."""
+    t0, row = tl.program_id(0) * BT, tl.program_id(1).to(tl.int64)
+    d, t = tl.arange(0, D), t0 + tl.arange(0, BT)
+    X += row * T * D
+    x = tl.load(X + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
+    tl.store(XT + row * D * TP + d[:, None] * TP + t[None, :], tl.trans(x))
+
+
+@triton.jit
+def moments(
+    X, Y, W, XT, P, T, TP, chunks,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BT: tl.constexpr,
+    WEIGHTED: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write the moments of degree 0 and 1 and those of the normaliser, and X as `turned` does."""
+    c, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BT)
+    s1 = tl.zeros((D, M), tl.float32)
+    z2 = tl.zeros((D, D), tl.float32)
+    # Over tokens only at the end: warps would have to meet for it in every step.
+    s0 = tl.zeros((BT, M), tl.float32)
+    z1 = tl.zeros((BT, D), tl.float32)
+    for h in range(G):
+        row = lane * G + h
+        xs, ys, xt = X + row * T * D, Y + row * T * M, XT + row * D * TP
+        for t0 in range(c * L, tl.minimum(c * L + L, TP), BT):
+            t = t0 + tt
+            real = (t < T)[:, None]
+            x = tl.load(xs + t[:, None] * D + d[None, :], mask=real, other=0.0)
+            y = tl.load(ys + t[:, None] * M + m[None, :], mask=real, other=0.0)
+            flipped = tl.trans(x)
+            tl.store(xt + d[:, None] * TP + t[None, :], flipped)
+            wx = x
+            if WEIGHTED:
+                w = tl.load(W + row * T + t, mask=t < T, other=0.0)
+                wx = (x.to(tl.float32) * w[:, None]).to(x.dtype)
+            s1 = tl.dot(flipped, y, s1, input_precision=PREC)
+            z2 = tl.dot(flipped, wx, z2, input_precision=PREC)
+            s0 += y.to(tl.float32)
+            z1 += wx.to(tl.float32)
+    P += (lane * chunks + c) * (D * M + D * D + M + D)
+    tl.store(P + d[:, None] * M + m[None, :], s1)
+    tl.store(P + D * M + d[:, None] * D + d[None, :], z2)
+    tl.store(P + D * M + D * D + m, tl.sum(s0, 0))
+    tl.store(P + D * M + D * D + M + d, tl.sum(z1, 0))
+
+
+@triton.jit
+def states(
+    XT, Y, S, T, TP, chunks,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BT: tl.constexpr,
+    UPPER: tl.constexpr, EVEN: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write four tiles of a chunk's degree 2: x_i X Y^T for four i, or for four pairs of i."""
+    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    H: tl.constexpr = D // 2
+    r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BT)
+    low = (r < H)[:, None]
+    if UPPER:
+        j = H + r % H
+        tile = H + part * 4
+        first = H + part * 8
+    else:
+        j = r
+        tile = part * 4
+        first = part * 4
+    a0 = tl.zeros((D, M), tl.float32)
+    a1 = tl.zeros((D, M), tl.float32)
+    a2 = tl.zeros((D, M), tl.float32)
+    a3 = tl.zeros((D, M), tl.float32)
+    for h in range(G):
+        row = lane * G + h
+        xt, ys = XT + row * D * TP, Y + row * T * M
+        for t0 in range(0, L if EVEN else tl.minimum(L, TP - c * L), BT):
+            t = c * L + t0 + tt
+            x = tl.load(xt + j[:, None] * TP + t[None, :])
+            if EVEN:
+                y = tl.load(ys + t[:, None] * M + m[None, :])
+            else:
+                y = tl.load(ys + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+            xi = xt + first * TP + t
+            if UPPER:
+                x0 = tl.where(low, tl.load(xi)[None, :], tl.load(xi + TP)[None, :])
+                x1 = tl.where(low, tl.load(xi + 2 * TP)[None, :], tl.load(xi + 3 * TP)[None, :])
+                x2 = tl.where(low, tl.load(xi + 4 * TP)[None, :], tl.load(xi + 5 * TP)[None, :])
+                x3 = tl.where(low, tl.load(xi + 6 * TP)[None, :], tl.load(xi + 7 * TP)[None, :])
+            else:
+                x0 = tl.load(xi)[None, :]
+                x1 = tl.load(xi + TP)[None, :]
+                x2 = tl.load(xi + 2 * TP)[None, :]
+                x3 = tl.load(xi + 3 * TP)[None, :]
+            a0 = tl.dot(x * x0, y, a0, input_precision=PREC)
+            a1 = tl.dot(x * x1, y, a1, input_precision=PREC)
+            a2 = tl.dot(x * x2, y, a2, input_precision=PREC)
+            a3 = tl.dot(x * x3, y, a3, input_precision=PREC)
+    S += ((lane * chunks + c) * (3 * D // 4) + tile) * D * M + r[:, None] * M + m[None, :]
+    tl.store(S, a0.to(S.dtype.element_ty))
+    tl.store(S + D * M, a1.to(S.dtype.element_ty))
+    tl.store(S + 2 * D * M, a2.to(S.dtype.element_ty))
+    tl.store(S + 3 * D * M, a3.to(S.dtype.element_ty))
+
+
+@triton.jit
+def tiles(S, D: tl.constexpr, M: tl.constexpr):
+    """Return pointers to S_0, and to S_H with the step to the next; S_b holds S_ab for all a.
+
+    S_ab = S_ba, so three quarters of the square are kept. With H = D / 2, tile i < H holds S_ij for
+    every j; tile H + p holds those of i = H + 2 p and, below them, of i = H + 2 p + 1, for j >= H.
+    """
+    H: tl.constexpr = D // 2
+    a, m = tl.arange(0, D)[:, None], tl.arange(0, M)[None, :]
+    upper = tl.where(a < H, a * D + H, H * D + a - H)
+    return S + a * M + m, S + upper * M + m, tl.where(a < H, M, H * M)
+
+
+@triton.jit
+def contracted(
+    x, XT, t, TP, S, some,
+    D: tl.constexpr, M: tl.constexpr, ROWS: tl.constexpr, TURN: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Return sum_b x_b (x S_b) for the rows x of tokens t; where TURN, y S_b^T with y in x's place.
+
+    Products first, then each row times its x_b: as fast as the matrix units read S.
+    """
+    H: tl.constexpr = D // 2
+    lower, upper, step = tiles(S, D, M)
+    acc = tl.zeros((ROWS, D if TURN else M), tl.float32)
+    for b in tl.range(0, H * some):
+        s = tl.load(lower + b * D * M)
+        xb = tl.load(XT + b * TP + t).to(tl.float32)[:, None]
+        acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
+    for b in tl.range(0, H * some):
+        s = tl.load(upper + b * step)
+        xb = tl.load(XT + (H + b) * TP + t).to(tl.float32)[:, None]
+        acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
+    return acc
+
+
+@triton.jit
+def running(
+    S, chunks, size, BLOCK: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr
+):  # fmt: skip
+    """Put in place of each chunk's sums those of all before it (or after), or all in the first."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    first = S + tl.program_id(1).to(tl.int64) * chunks * size + at
+    here = first + (chunks - 1) * size.to(tl.int64) if BACKWARD else first
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in tl.range(0, chunks, num_stages=4):
+        more = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+        if not TOTAL:
+            tl.store(here, total.to(S.dtype.element_ty), mask=inside)
+        total += more
+        here += -size if BACKWARD else size
+    if TOTAL:
+        tl.store(first, total.to(S.dtype.element_ty), mask=inside)

@@ -1,0 +1,151 @@
+"""The GPU kernels: in Triton's interpreter where it is installed, and on a GPU if there is one."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.backends import triton_driver
+from torch.utils.checkpoint import checkpoint
+
+import querykey as qk
+from querykey.backends.triton import plans
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+on_gpu = pytest.mark.skipif(
+    not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and triton"
+)
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    driver = Path(__file__).with_name("triton_driver.py")
+    interpreter = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, driver], env=interpreter, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
+@pytest.mark.parametrize("name", [*triton_driver.CASES, "checkpointed", "compiled whole"])
+def test_interpreted_against_the_quadratic_form(name, interpreted):
+    assert max(interpreted[name]) < 1e-5
+
+
+def draw(tokens, heads=2, kv_heads=2, key_dim=64, value_dim=64, size=1.0):
+    shapes = [(heads, tokens, key_dim), (kv_heads, tokens, key_dim), (kv_heads, tokens, value_dim)]
+    q, k, v = (torch.randn(2, *shape, device="cuda") for shape in shapes)
+    inputs = [x.bfloat16() for x in (q * size, k * size, v)]
+    return inputs, torch.randn(2, heads, tokens, value_dim, device="cuda", dtype=torch.bfloat16)
+
+
+def exact(q, k, v, similarity, causal=True, real=None):
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    w = similarity(q @ k.mT)
+    if causal:
+        w = w.tril()
+    if real is not None:
+        w = torch.where(real[:, None, None, :], w, 0.0)
+    z = w.sum(-1, keepdim=True)
+    return torch.where(z == 0, 0.0, w @ v / torch.where(z == 0, 1.0, z))
+
+
+def assert_within_bounds(found, inputs, grad, similarity, causal=True, real=None):
+    wanted = triton_driver.results(
+        lambda *x: exact(*x, similarity, causal, real), [x.double() for x in inputs], grad
+    )
+    out, *gradients = triton_driver.errors(found, wanted)
+    assert out < 5e-3
+    assert max(gradients) < 1e-2
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 256 tokens at any length."""
+    for size, plan in plans.PLANS.items():
+        monkeypatch.setitem(plans.PLANS, size, replace(plan, chunk=256, near=(0, 0)))
+
+
+@pytest.fixture(params=["as planned", "small chunks"])
+def either(request):
+    if request.param == "small chunks":
+        request.getfixturevalue("small_chunks")
+
+
+def attend(*x, features=qk.Quadratic(), scale=0.125, mask=qk.Causal()):  # noqa: B008
+    return qk.attend(*x, mechanism=qk.Kernel(features, scale), mask=mask, backend="triton")
+
+
+@on_gpu
+@pytest.mark.parametrize("tokens", [1, 63, 65, 1000, 4097])
+def test_lengths_off_every_edge(tokens, either):
+    inputs, grad = draw(tokens)
+    found = triton_driver.results(attend, inputs, grad)
+    assert_within_bounds(found, inputs, grad, lambda d: (0.125 * d + 1) ** 2)
+    again = triton_driver.results(attend, inputs, grad)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("features", "similarity"), [(qk.Quadratic(), lambda d: (d + 1) ** 2),
+                                 (qk.Taylor(2), lambda d: 1 + d + d * d / 2),
+                                 (qk.Polynomial(2, bias=0.5), lambda d: (d + 0.5) ** 2)],
+)  # fmt: skip
+@pytest.mark.parametrize(("size", "scale"), [(0.1, 0.125), (3.0, 0.125), (1.0, 1.0)])
+def test_kernels_and_scales(features, similarity, size, scale, small_chunks):
+    inputs, grad = draw(1000, size=size)
+    found = triton_driver.results(
+        lambda *x: attend(*x, features=features, scale=scale), inputs, grad
+    )
+    assert_within_bounds(found, inputs, grad, lambda d: similarity(scale * d))
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("key_dim", "value_dim"), [(16, 64), (32, 16), (64, 32), (16, 16), (20, 7), (5, 40)]
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_sizes_groups_and_padding(key_dim, value_dim, causal, either):
+    inputs, grad = draw(777, 4, 2, key_dim, value_dim)
+    real = torch.rand(2, 777, device="cuda") > 0.2
+    real[0, :5], real[1, -99:] = False, False
+    for x in inputs[1:]:
+        x.masked_fill_(~real[:, None, :, None], float("nan"))
+    mask = qk.Padding(real) & qk.Causal() if causal else qk.Padding(real)
+    found = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
+    clean = [inputs[0], *(x.nan_to_num(0.0) for x in inputs[1:])]
+    assert_within_bounds(found, clean, grad, lambda d: (0.125 * d + 1) ** 2, causal, real)
+
+
+@on_gpu
+def test_compiled_checkpointed_and_under_autocast(small_chunks):
+    inputs, grad = draw(500)
+    plain = triton_driver.results(attend, inputs, grad)
+    ways = [
+        torch.compile(attend, fullgraph=True, backend="aot_eager"),
+        lambda *x: checkpoint(attend, *x, use_reentrant=False),
+    ]
+    for way in ways:
+        again = triton_driver.results(way, inputs, grad)
+        assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    with torch.autocast("cuda", torch.bfloat16):
+        out = attend(*(x.float() for x in inputs))
+    assert torch.equal(out, plain[0])
+
+
+@on_gpu
+def test_no_more_memory_than_tables_and_a_few_copies():
+    inputs, grad = draw(65536, 4, 4)
+    leaves = [x.requires_grad_() for x in inputs]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    attend(*leaves).backward(grad)
+    tables = 8 * 64 * 48 * 64 * 64 * 2  # lanes, chunks, tiles, of bfloat16
+    assert torch.cuda.max_memory_allocated() - before < tables + 12 * grad.nbytes

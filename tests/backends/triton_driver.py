@@ -1,0 +1,128 @@
+"""Runs the GPU kernels in Triton's interpreter, on the CPU in float32, and prints how far they are.
+
+Needs TRITON_INTERPRET=1 and so a process of its own: kernels are made for the interpreter or not at
+all when they are loaded. The last line printed is JSON: for each case the relative errors of the
+output and of the gradients of q, k and v.
+"""
+
+import json
+import math
+import warnings
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from querykey.attention.features import Polynomial, Quadratic, Taylor
+from querykey.attention.mechanisms import Kernel
+from querykey.backends.triton import plans, quadratic
+
+QUADRATIC = (Quadratic(), lambda d: (d + 1) ** 2)
+TAYLOR = (Taylor(2), lambda d: 1 + d + d * d / 2)
+POLYNOMIAL = (Polynomial(2, bias=0.5), lambda d: (d + 0.5) ** 2)
+# Map, batch, heads, key heads, queries, keys, key and value size, causal, side of the padding.
+CASES = {
+    "one token": (QUADRATIC, 1, 2, 2, 1, 1, 16, 16, True, None),
+    "one chunk": (TAYLOR, 1, 1, 1, 33, 33, 16, 32, True, None),
+    "chunks, groups, left padding": (QUADRATIC, 2, 2, 1, 70, 70, 16, 16, True, "left"),
+    "chunks, right padding": (TAYLOR, 1, 1, 1, 97, 97, 16, 16, True, "right"),
+    "whole chunks, wider keys": (POLYNOMIAL, 1, 1, 1, 64, 64, 32, 16, True, None),
+    "wide": (QUADRATIC, 1, 1, 1, 49, 49, 64, 16, True, None),
+    "sizes between": (QUADRATIC, 1, 2, 2, 51, 51, 13, 5, True, "right"),
+    "all keys, many": (QUADRATIC, 1, 2, 1, 60, 60, 16, 32, False, "left"),
+    "all keys, few queries": (TAYLOR, 1, 2, 2, 5, 53, 16, 16, False, None),
+    "all keys, one chunk": (POLYNOMIAL, 2, 1, 1, 20, 40, 16, 16, False, "right"),
+}  # fmt: skip
+SCALE = 0.3
+
+
+def quadratic_form(q, k, v, similarity, causal, real):
+    """sum_j w_ij v_j / sum_j w_ij over the keys j that query i sees."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    w = similarity(SCALE * (q @ k.mT))
+    if causal:
+        w = w.tril()
+    if real is not None:
+        w = torch.where(real[:, None, None, :], w, 0.0)
+    z = w.sum(-1, keepdim=True)
+    return torch.where(z == 0, 0.0, w @ v / torch.where(z == 0, 1.0, z))
+
+
+def results(attend, inputs, grad):
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    out = attend(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(out.dtype))]
+
+
+def draw(case):
+    (features, similarity), batch, heads, kv_heads, queries, keys, key_dim, value_dim, *rest = case
+    made = torch.Generator().manual_seed(0)
+    shapes = [(heads, queries, key_dim), (kv_heads, keys, key_dim), (kv_heads, keys, value_dim)]
+    inputs = [torch.randn(batch, *shape, generator=made) for shape in shapes]
+    grad = torch.randn(batch, heads, queries, value_dim, generator=made)
+    causal, padding = rest
+    real = None
+    if padding:
+        edge = torch.tensor([[9], [20]])[:batch]
+        real = torch.arange(keys) >= edge if padding == "left" else torch.arange(keys) < keys - edge
+    return Kernel(features, SCALE), similarity, inputs, grad, causal, real
+
+
+def errors(found, wanted):
+    # A gradient that is 0 in truth, as with one key, is held against the size of dv.
+    sizes = [float(x.norm()) for x in wanted]
+    sizes = [size if size > 1e-9 * sizes[-1] else sizes[-1] for size in sizes]
+    return [float((a - b).norm()) / size for a, b, size in zip(found, wanted, sizes, strict=True)]
+
+
+def run(case):
+    kernel, similarity, inputs, grad, causal, real = draw(case)
+    wanted = results(
+        lambda *x: quadratic_form(*x, similarity, causal, real), [x.double() for x in inputs], grad
+    )
+    if real is not None:  # padding may hold anything
+        for x in inputs[1:]:
+            x.masked_fill_(~real[:, None, :, None], math.nan)
+
+    def attend(*x):
+        return quadratic.attend(*x, kernel, causal=causal, real=real)
+
+    return errors(results(attend, inputs, grad), wanted)
+
+
+def run_wrapped(wrap):
+    """A plain case through torch.compile or a checkpoint, against the same without it."""
+    kernel, _, inputs, grad, causal, _ = draw(CASES["one chunk"])
+
+    def attend(*x):
+        return quadratic.attend(*x, kernel, causal=causal)
+
+    return errors(results(wrap(attend), inputs, grad), results(attend, inputs, grad))
+
+
+def poison(make):
+    """Let what is not written to hold NaN."""
+
+    def poisoned(*args, **options):
+        x = make(*args, **options)
+        return x.fill_(math.nan) if x.is_floating_point() and x.device.type == "cpu" else x
+
+    return poisoned
+
+
+def main():
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # 1 / 0 in rows that are not taken
+    torch.Tensor.new_empty = poison(torch.Tensor.new_empty)
+    torch.empty_like = poison(torch.empty_like)
+    launch = plans.Launch(16, 16, 4, 1)
+    for size in plans.SIZES:  # chunks of 32 tokens, so that short sequences have several
+        plans.PLANS[size] = plans.Plan(32, (40, 40), *[(launch, launch)] * 3)
+    found = {name: run(case) for name, case in CASES.items()}
+    found["checkpointed"] = run_wrapped(lambda f: lambda *x: checkpoint(f, *x, use_reentrant=False))
+    found["compiled whole"] = run_wrapped(
+        lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
+    )
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
