@@ -214,7 +214,10 @@ def test_no_room_overwrites_a_public_name():
 import importlib, pkgutil
 import numpy, querykey
 for found in pkgutil.walk_packages(querykey.__path__, "querykey."):
-    importlib.import_module(found.name)
+    try:
+        importlib.import_module(found.name)
+    except ModuleNotFoundError as error:
+        assert error.name == "triton", error  # which only Linux has
 for _ in range(2):
     for name, call in {CALLS!r}.items():
         assert eval(call, {{"f": getattr(querykey, name), "qk": querykey, "np": numpy}}), name
