@@ -96,7 +96,7 @@ def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sy
     left = sympy.Symbol(name)
     factors = right.as_powers_dict()
     symbols = right.free_symbols
-    for symbol in symbols:
+    for symbol in sorted(symbols, key=str):
         if symbol.name not in names:
             raise CostError(
                 f"`{name} = {relation}`: there is no size `{symbol}` (there are {', '.join(names)})"
