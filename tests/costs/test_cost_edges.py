@@ -136,3 +136,24 @@ def test_a_disagreement_of_the_engines_is_an_error(monkeypatch):
     with pytest.raises(qk.CostError, match="the two engines disagree about"):
         qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6), engine="both")
     assert measure.QUICK
+
+
+def test_a_branch_that_costs_the_same_beyond_is_no_limit():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    report = qk.cost(net, qk.images("n", 3, 8, 8))
+    assert report.valid.upper_bounds() == {}
+    assert report.at(n=64).flops.forward == 64 * (2 * 4 * 36 * 27 + 2 * 4 * 36 * 5)
+
+
+def test_real_tensors_that_must_be_looked_at_are_counted():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 6)
+
+        def forward(self, x, keep):
+            return self.map(x) if bool(keep.all()) else x
+
+    report = qk.cost(Masked(), (torch.zeros(5, 6), torch.ones(5)))
+    assert int(report.flops.forward) == 2 * 5 * 36
+    assert report.engine == "interpolation"

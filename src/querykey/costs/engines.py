@@ -94,6 +94,12 @@ class Counter:
         self.unknown: dict[str, dict[str, int]] = {}
         self.runs = False  # whether values were needed
 
+    def without_running(self) -> Counter:
+        """The same, but never with values."""
+        ways = _ways(self.subject.model(self.subject.base()))
+        self.ways = [way for way in ways if way[0] == "static"]
+        return self
+
     def __call__(self, sizes: Mapping[str, int]) -> dict[Key, int]:
         """Counts and parameters by (module, metric)."""
         model = self.subject.model(sizes)
@@ -164,21 +170,22 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
             params[path] = made
         else:
             own[path, metric] = made
-    notes = [f"fitted to {fit.evaluated} counts at sizes {_ranges(subject)}, {fit.held_out} of "
-             "them held out"]  # fmt: skip
+    notes = []
+    if subject.names:
+        notes.append(
+            f"fitted to {fit.evaluated} counts at sizes {_ranges(subject)}, {fit.held_out} held out"
+        )
     if counter.runs:
-        notes.append("counted by running it on random values: its shapes depend on them")
+        notes.append("counted by running it: what it does depends on values")
     return Formulas(
         "interpolation", own, params, Valid(), counter.unknown, notes, runs=counter.runs
     )
 
 
-def difference(subject: Subject, found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
+def difference(found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
     """Where formulas and counts differ, in a sentence; empty where they do not."""
-    sums = dict(found.own)
-    if not subject.varies:
-        sums |= {(path, "params"): each for path, each in found.params.items()}
-    predicted = Counts(sums, {}, {}).at(sizes)
+    params = {(path, "params"): each for path, each in found.params.items()}
+    predicted = Counts(found.own | params, {}, {}).at(sizes)
     keys = [k for k in {**predicted, **counts} if predicted.get(k, 0) != counts.get(k, 0)]
     if not keys:
         return ""

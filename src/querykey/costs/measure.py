@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 QUICK = 300  # a pass with fewer operations is checked at more points
 ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
+NEAR_BOUND = 4096  # bounds up to here are looked beyond
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
 
@@ -82,6 +83,7 @@ def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
         _compare(subject, found, interpolated(subject, how))
         found.notes.append("both engines agree term for term")
     elif engine == "auto":
+        _relax(subject, how, found)
         _check(subject, how, found)
     return found
 
@@ -136,12 +138,14 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
     from querykey.costs.engines import Counter, difference
 
     counter, named = Counter(subject, how), subject.movable[1:] or subject.movable
-    top = max((max(subject.values[name]) for name in named), default=0)
+    if not named:
+        return
+    top = max(max(subject.values[name]) for name in named)
     # Where values are needed the model really runs, so the far point is nearer.
     for far in (size for size in (FAR[1:] if found.runs else FAR) if size > top):
         point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
         try:
-            wrong = difference(subject, found, counter(point), point)
+            wrong = difference(found, counter(point), point)
         except CostError:  # too long for the model
             continue
         if not wrong:
@@ -160,13 +164,31 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
     counter = Counter(subject, how)
     points = _points(subject, found)
     for point in points:
-        wrong = difference(subject, found, counter(point), point)
+        wrong = difference(found, counter(point), point)
         if wrong:
             raise CostError(f"the two engines disagree: {wrong}; please report this model")
     if subject.names:
         found.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
         if found.calls < QUICK:
             _check_at_one(subject, how, found)
+
+
+def _relax(subject: Subject, how: Options, found: Formulas) -> None:
+    """Drop an upper bound where the model branches on a size, and costs the same beyond."""
+    from querykey.costs.engines import Counter, difference
+
+    for name, most in found.valid.upper_bounds().items():
+        point = {**subject.base(), name: 2 * most + 1}
+        rest = found.valid.without_upper(name)
+        if most > NEAR_BOUND or rest.broken(point):
+            continue
+        try:
+            wrong = difference(found, Counter(subject, how).without_running()(point), point)
+        except CostError:  # too long for the model
+            continue
+        if not wrong:
+            found.valid = rest
+            found.notes.append(f"it branches at {name} <= {most}, and costs the same beyond")
 
 
 def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:
@@ -195,7 +217,7 @@ def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
     except CostError:
         found.notes.append("it does not run where every size is 1")
         return
-    wrong = difference(subject, found, counts, point)
+    wrong = difference(found, counts, point)
     if wrong and any(word in wrong for word in ("(forward", "(backward")):
         found.valid = found.valid.also(Valid.least(dict.fromkeys(named, 2)))
     elif wrong:

@@ -140,8 +140,8 @@ class Fitter:
 
     def _solve(self, powers: list[Powers]) -> Fit | None:
         """Coefficients for everything counted, or None where a held-out point is missed."""
+        self.at(tuple(max(values) for values in self.values))
         if self.names:
-            self.at(tuple(max(values) for values in self.values))
             self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
         points = list(self.seen)
         matrix, chosen = [], []

@@ -48,6 +48,16 @@ class Valid:
         """Both."""
         return Valid(tuple(_strongest([*self.conditions, *other.conditions])))
 
+    def upper_bounds(self) -> dict[str, int]:
+        """The sizes that may not be larger than some number."""
+        bounds: list[Any] = [c for c in self.conditions if _is_upper(c)]
+        return {str(bound.lhs): int(bound.rhs) for bound in bounds}
+
+    def without_upper(self, name: str) -> Valid:
+        """The same without the upper bound of one size."""
+        kept = (c for c in self.conditions if not (_is_upper(c) and str(c.args[0]) == name))
+        return Valid(tuple(kept))
+
     def broken(self, sizes: Mapping[str, Any]) -> list[sympy.Basic]:
         """The conditions that do not hold at these sizes."""
         values: Any = {sympy.Symbol(name): size for name, size in sizes.items()}
@@ -103,6 +113,11 @@ def _always(guard: Any, names: list[sympy.Symbol]) -> bool:
         guard.subs(dict(zip(names, p, strict=True))) == sympy.true
         for p in itertools.islice(points, 400)
     )
+
+
+def _is_upper(condition: Any) -> bool:
+    bound = isinstance(condition, sympy.Le) and condition.rhs.is_Integer
+    return bound and condition.lhs.is_Symbol
 
 
 def _strongest(conditions: list[Any]) -> list[Any]:
