@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 
 import torch
@@ -13,6 +14,9 @@ from querykey.backends.request import Request
 from querykey.backends.triton import quadratic
 from querykey.backends.triton.plans import SIZES
 
+# Asked once: torch.compile does not trace into the import system.
+HAS_TRITON = find_spec("triton") is not None
+MOST = 65535  # of a GPU's grid along its second axis
 WHY = "quadratic kernels on the GPU: linear in the tokens, and no feature in the GPU's memory"
 
 
@@ -34,6 +38,8 @@ def refusal(request: Request) -> str | None:
         return f"it takes keys and values of at most {SIZES[-1]} entries"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
+    if request.call.heads * math.prod(request.call.batch) > MOST:
+        return f"it takes at most {MOST} heads, those of all rows counted"
     return _machine(request.q)
 
 
@@ -46,9 +52,9 @@ def _machine(q: torch.Tensor) -> str | None:
     if not q.is_cuda:
         known = "" if torch.cuda.is_available() else ", and there is no CUDA device"
         return f"it takes tensors on a GPU; q is on {q.device.type}{known}"
-    if find_spec("triton") is None:
+    if not HAS_TRITON:
         return "triton is not installed"
-    if torch.cuda.get_device_capability(q.device) < (8, 0):
+    if torch.cuda.get_device_properties(q.device).major < 8:
         return "it needs a GPU of compute capability 8.0 or newer"
     dtype = quadratic.compute_dtype(q)
     return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"

@@ -9,6 +9,10 @@ Far keys come through the sums over (k, v) before a chunk, far queries through t
 with weights e, after it.
 """
 
+# The kernels are in triton's own language, whose types are not Python's.
+# pyright: reportMissingImports=false, reportArgumentType=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
+
 from __future__ import annotations
 
 import triton

@@ -30,7 +30,8 @@ def _forward(
     """
     from querykey.backends.triton import passes
 
-    return passes.forward(q, k, v, seen, numbers, causal, keep)
+    with torch.cuda.device_of(q):
+        return passes.forward(q, k, v, seen, numbers, causal, keep)
 
 
 def _empty_results(
@@ -61,7 +62,8 @@ def _backward(
     """Return the gradients of q, k and v."""
     from querykey.backends.triton import passes
 
-    return passes.backward(g.contiguous(), out, more, inverse, q, k, v, numbers, causal)
+    with torch.cuda.device_of(q):
+        return passes.backward(g.contiguous(), out, more, inverse, q, k, v, numbers, causal)
 
 
 def _empty_gradients(

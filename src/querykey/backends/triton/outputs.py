@@ -8,6 +8,10 @@ the far keys of a query q give
     normaliser      c2 q Z2 q + c1 q Z1 + c0 count
 """
 
+# The kernels are in triton's own language, whose types are not Python's.
+# pyright: reportMissingImports=false, reportArgumentType=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
+
 from __future__ import annotations
 
 import triton

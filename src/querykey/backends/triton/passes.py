@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from querykey.backends.triton import gradients, plans, states
@@ -36,13 +36,13 @@ class Job:
     def padded(self, tokens: int) -> int:
         """Count the columns of what is `turned`: whole blocks, all inside the last chunk."""
         step = min(128, self.plan.chunk)
-        return triton.cdiv(tokens, step) * step
+        return _blocks(tokens, step) * step
 
     def turned(self, x: Tensor) -> Tensor:
         """Return x (..., T, D) with its tokens last."""
         width, rows = self.padded(x.shape[-2]), x.shape[:-2].numel()
         out, step = x.new_empty((*x.shape[:-2], x.shape[-1], width)), min(64, self.plan.chunk)
-        states.turned[(width // step, rows)](x, out, x.shape[-2], width, x.shape[-1], step)
+        _launch(states.turned, (width // step, rows), x, out, x.shape[-2], width, x.shape[-1], step)
         return out
 
     def moments(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -55,9 +55,10 @@ class Job:
         out = x.new_empty((*x.shape[:-2], key_dim, width))
         size = key_dim * value_dim + key_dim * key_dim + value_dim + key_dim
         rest = x.new_empty((lanes, chunks, size), dtype=torch.float32)
-        states.moments[(chunks, lanes)](
+        _launch(
+            states.moments, (chunks, lanes),
             x, y, weights, out, rest, tokens, width, chunks, x.shape[1], self.plan.chunk, key_dim,
-            value_dim, min(64, self.plan.chunk), weights is not None, self.precision, num_warps=4,
+            value_dim, min(64, self.plan.chunk), weights is not None, self.precision,
         )  # fmt: skip
         self.run(rest, weights is not None)
         return out, rest
@@ -68,12 +69,12 @@ class Job:
         tokens, value_dim = y.shape[-2:]
         chunks, step = self.chunks(tokens), min(plans.STEP, self.plan.chunk)
         out = x.new_empty((lanes, chunks, 3 * key_dim // 4, key_dim, value_dim))
-        warps, stages = plans.SUMS
         even = tokens % self.plan.chunk == 0
         for upper, tiles in ((False, key_dim // 2), (True, key_dim // 4)):
-            states.states[(tiles // 4, chunks, lanes)](
+            _launch(
+                states.states, (tiles // 4, chunks, lanes),
                 x, y, out, tokens, width, chunks, group, self.plan.chunk, key_dim, value_dim, step,
-                upper, even, self.precision, num_warps=warps, num_stages=stages,
+                upper, even, self.precision, launch=plans.SUMS,
             )  # fmt: skip
         self.run(out, after)
         return out
@@ -81,8 +82,15 @@ class Job:
     def run(self, table: Tensor, after: bool) -> None:
         """Make sums per chunk, (lanes, chunks, ...), running ones in place."""
         lanes, chunks, size = *table.shape[:2], table[0, 0].numel()
-        states.running[(triton.cdiv(size, 1024), lanes)](
-            table, chunks, size, 1024, after, not self.causal, num_warps=4
+        _launch(
+            states.running,
+            (_blocks(size, 1024), lanes),
+            table,
+            chunks,
+            size,
+            1024,
+            after,
+            not self.causal,
         )
 
     def shape(self, launch: plans.Launch) -> tuple:
@@ -92,15 +100,18 @@ class Job:
 
     def chunks(self, tokens: int) -> int:
         """Count the chunks of so many tokens."""
-        return triton.cdiv(tokens, self.plan.chunk)
+        return _blocks(tokens, self.plan.chunk)
 
 
-def _options(launch: plans.Launch) -> dict[str, int | None]:
-    return {
-        "num_warps": launch.warps,
-        "num_stages": launch.stages,
-        "maxnreg": launch.registers,
-    }
+def _blocks(tokens: int, size: int) -> int:
+    return -(-tokens // size)
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], *args: Any, launch: plans.Launch = plans.PLAIN
+) -> None:
+    options = {"num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers}
+    kernel[grid](*args, **options)
 
 
 def forward(
@@ -124,10 +135,11 @@ def forward(
         turned = job.turned(q)
         del keys
     launch = job.plan.outputs[not job.far]
-    outputs[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+    _launch(
+        outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-1],
         job.keys, job.chunks(job.keys), job.c0, job.c1, job.c2, job.shift, job.rest,
-        *job.shape(launch), seen is not None, keep, job.precision, **_options(launch),
+        *job.shape(launch), seen is not None, keep, job.precision, launch=launch,
     )  # fmt: skip
     return out, more, inverse
 
@@ -146,29 +158,31 @@ def backward(
     """Return the gradients of q, k and v. The sums are made again: they are larger than k and v."""
     job = Job(q, k, v, numbers, causal, back=True)
     g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
-    gradients.scaled[(triton.cdiv(rows, 128),)](
-        dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128, num_warps=4
-    )
+    _launch(
+        gradients.scaled, (_blocks(rows, 128),),
+        dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128,
+    )  # fmt: skip
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    keys, queries, before, after = k, q, inverse, inverse
-    square = q
+    keys, queries, square, before, after = k, q, q, inverse, inverse
     if job.far:
         keys, before = job.moments(k[:, None], v[:, None], None)
         queries, after = job.moments(q, g, e)
         square = job.squares(keys, v[:, None], after=False)
     launch = job.plan.by_query[not job.far]
-    gradients.query_gradients[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+    _launch(
+        gradients.query_gradients, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, queries, k, v, g, e, square, before, dq, job.queries, queries.shape[-1], job.keys,
         job.chunks(job.keys), job.c1, job.c2, job.shift, *job.shape(launch), job.precision,
-        **_options(launch),
+        launch=launch,
     )  # fmt: skip
     if job.far:
         del square  # before the next one: these are the largest tables
         square = job.squares(queries, g, after=True)
     launch = job.plan.by_key[not job.far]
-    gradients.key_gradients[(triton.cdiv(job.keys, launch.keys), job.lanes)](
+    _launch(
+        gradients.key_gradients, (_blocks(job.keys, launch.keys), job.lanes),
         q, k, keys, v, g, e, square, after, dk, dv, job.queries, job.keys, keys.shape[-1],
         job.chunks(job.queries), job.c0, job.c1, job.c2, job.shift, job.rest, *job.shape(launch),
-        job.precision, **_options(launch),
+        job.precision, launch=launch,
     )  # fmt: skip
     return dq, dk, dv

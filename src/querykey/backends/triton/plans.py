@@ -43,7 +43,8 @@ PLANS = {
     ),
 }
 STEP = 64  # tokens that the sums take at a time
-SUMS = (4, 4)  # warps and stages of the degree-2 sums
+SUMS = Launch(0, 0, 4, 4)  # of degree 2; no kernel of these has a near tile
+PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 
 def fitting(size: int) -> int:

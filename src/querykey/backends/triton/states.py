@@ -8,6 +8,10 @@ For tokens x (key_dim) and y (value_dim), with a weight w per token that is 1 fo
 Forward x, y are k, v; backward, for what later queries ask of a key, they are q and g.
 """
 
+# The kernels are in triton's own language, whose types are not Python's.
+# pyright: reportMissingImports=false, reportArgumentType=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
+
 from __future__ import annotations
 
 import triton
