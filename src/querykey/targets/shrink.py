@@ -36,7 +36,10 @@ SMALL = [
         (r"(moe_)?(n|num)_(routed_|local_)?experts|zero_expert_num", 4),
         (r"num_experts_per_tok(en)?|moe_(topk|k|top_k)|top_k|(n|num_expert)_groups?", 2),
         (r"topk_group", 1),
-        (r"sliding_window|local_attention|attention_window|.*window_size|.*chunk_size", 8),
+        (
+            r"sliding_window|local_attention|attention_window|.*window_size|(?!.*(audio|tokenizer)).*chunk_size",
+            8,
+        ),
         (r".*image_size", 32),
     )
 ]
