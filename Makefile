@@ -2,6 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# A file or two of each room: what breaks first when something breaks.
+SMOKE := tests/test_house.py tests/test_shapes.py tests/show tests/targets/test_build.py tests/nn \
+  tests/ag/test_document.py tests/ag/test_blocks.py tests/models/test_text.py tests/costs/test_polynomial.py \
+  $(addprefix tests/attention/test_,masks.py features.py inputs.py documents.py) tests/backends/test_dispatch.py
 
 .PHONY: help demo test test-full smoke lint format bench clean
 
@@ -26,8 +30,8 @@ test: $(READY)  ## the whole suite
 test-full: $(READY)  ## the suite and what takes longer than everyone should wait
 	@$(BIN)/python -m pytest
 
-smoke: $(READY)  ## the fast tests, under 20 seconds
-	@$(BIN)/python -m pytest -m "not slow and not full"
+smoke: $(READY)  ## a few fast tests of every room, under 20 seconds
+	@$(BIN)/python -m pytest -m "not slow and not full" $(SMOKE)
 
 lint: $(READY)  ## ruff and pyright
 	@$(BIN)/ruff format --check .
