@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from querykey.costs.attention import attention_as
 from querykey.costs.formulas import FUSED_BACKWARD, Call, Shape
 from querykey.costs.inputs import CostError, Inputs, Named
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
+from querykey.targets.inputs import quiet
 
 Sum = dict[Any, Any]  # a monomial (a sympy expression, or 1) to its coefficient
 Formula = Callable[[list[Shape], list[Shape]], Any]
@@ -70,7 +69,7 @@ def run_pass(
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     tally = Tally(model, frozenset(how.formulas), not isinstance(mode, nullcontext))
     with ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet())
         stack.enter_context(mode or nullcontext())
         stack.enter_context(torch.device(device))
         stack.enter_context(torch.enable_grad())
@@ -237,19 +236,6 @@ class _Maker:
 
 def _maker(mode: Any, device: str, sizes: Mapping[str, Any], dtype: torch.dtype) -> _Maker:
     return _Maker(None if isinstance(mode, nullcontext) else mode, device, sizes, dtype)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what torch and the model would log or warn about; a failure is told in one sentence."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 @contextmanager

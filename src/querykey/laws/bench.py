@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -134,20 +132,6 @@ class Bench:
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
             yield
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings, and no advice of `transformers` about real checkpoints."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextmanager

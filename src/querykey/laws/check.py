@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from querykey.laws.anatomy import UnfitError, UnsuitedError, dissect
-from querykey.laws.bench import Bench, Setting, quiet
+from querykey.laws.bench import Bench, Setting
 from querykey.laws.intent import find_intent
 from querykey.laws.judge import judge
 from querykey.laws.law import Finding, Law
@@ -24,6 +24,7 @@ from querykey.laws.table import LAWS
 from querykey.laws.traits import examine
 from querykey.laws.trial import Run, conduct
 from querykey.targets import TargetError, build
+from querykey.targets.inputs import quiet
 from querykey.targets.target import last_line, suggest
 
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}

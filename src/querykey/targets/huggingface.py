@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.targets.inputs import Input, trial
+from querykey.targets.inputs import Input, quiet, trial
 from querykey.targets.shrink import is_int, shrink
 from querykey.targets.target import TargetError, last_line, suggest
 
@@ -33,7 +29,7 @@ def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     attempts = []
     for fill in (False, True):
         try:
-            with _quiet(), torch.random.fork_rng(devices=[]):
+            with quiet(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = _model(model_type, head, fill).eval()
                 inputs = inputs_of(model)
@@ -109,7 +105,7 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
             )
         model_class = library.AutoModel
     try:
-        with _quiet():
+        with quiet():
             model = model_class.from_pretrained(
                 str(folder), local_files_only=True, use_safetensors=True
             ).eval()
@@ -236,17 +232,3 @@ def _other_class(config: Any) -> Any:
             found = table[type(config)]
             return found[0] if isinstance(found, tuple) else found
     raise TargetError(f"`{config.model_type}` has no model class in transformers")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the library's advice about real checkpoints from a reader who has none."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -97,9 +98,21 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
     """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
-    with evaluating(model), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with evaluating(model), torch.no_grad(), quiet():
         return model(**examples(inputs, batch=2, length=7, seed=0))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what torch and the model would log or warn about; a failure is told in one sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
