@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from querykey.laws.blame import Blame, blame, describe
+from querykey.laws.derivative import RefusalError
 from querykey.laws.law import Finding, Law
-from querykey.laws.limitations import limitation
+from querykey.laws.limitations import by_design, limitation
 from querykey.laws.recorder import Call
 from querykey.laws.reproduction import reproduction
 from querykey.laws.specimen import Specimen
@@ -36,13 +37,15 @@ class _Tally:
 def judge(specimen: Specimen, law: Law, weights: str = "both") -> Finding:
     """The verdict; whatever the model raises becomes one."""
     try:
-        why_not = law.applies(specimen)
+        why_not = by_design(specimen, law.name) or law.applies(specimen)
         if why_not:
             doubt = specimen.doubt and law.name.startswith("causality")
             note = f"{why_not}; {specimen.doubt}" if doubt else why_not
             return Finding(law.name, "advice" if doubt else "not-applicable", note=note)
         tally = _tally(specimen, law, weights)
         return _verdict(specimen, law, tally)
+    except RefusalError as error:
+        return Finding(law.name, "not-applicable", note=str(error))
     except Exception as error:
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
             return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
@@ -109,6 +112,9 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
     found = _blamed(specimen, worst)
     if found:
         finding = replace(finding, module=found.path, source=found.source)
+        meant = by_design(specimen, law.name, found.path)
+        if meant:
+            return replace(finding, verdict="not-applicable", note=meant)
     known = limitation(specimen, law.name, finding)
     if known:
         return replace(finding, verdict="limitation", note=f"{known} ({finding.note})")

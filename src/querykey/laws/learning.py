@@ -14,8 +14,9 @@ from querykey.laws import sweeps
 from querykey.laws.batch import has_rows
 from querykey.laws.bench import Setting
 from querykey.laws.blame import Blame, source_of
-from querykey.laws.derivative import parameter_gradients, score, trained
+from querykey.laws.derivative import backward, parameter_gradients, score, trained
 from querykey.laws.law import Law
+from querykey.laws.limitations import by_design
 from querykey.laws.outputs import answers
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
@@ -45,13 +46,15 @@ def reaches(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         parts = [score(t) for _, t in answers(output) if t.requires_grad]
         if not parts:
             continue
-        torch.stack([part.double() for part in parts]).sum().backward()
+        backward(torch.stack([part.double() for part in parts]).sum())
         alive |= {n for n, p in trained(twin) if p.grad is not None and bool((p.grad != 0).any())}
         ran |= {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
     twin.zero_grad(set_to_none=True)
     setting = replace(setting, train=False)
     dead = [n for n, _ in trained(twin) if n not in alive]
     guilty = [n for n in dead if n.rpartition(".")[0] in ran]
+    free = [n for n in guilty if by_design(specimen, "gradient.reaches", n.rpartition(".")[0])]
+    guilty = [n for n in guilty if n not in free] or guilty  # what nobody vouches for comes first
     if not guilty:
         yield Outcome(0.0, None, setting)
         return
@@ -141,7 +144,7 @@ def accumulation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     twin.zero_grad(set_to_none=True)
     for row in range(batch):
         alone = specimen.answer(Run(specimen.take_rows(inputs, [row]), setting))
-        (alone[0] * weights[row].to(alone.dtype)).sum().backward()
+        backward((alone[0] * weights[row].to(alone.dtype)).sum())
     sums = {n: p.grad for n, p in trained(twin)}
     worst, name = _worst(whole, sums)
     found = _owner(twin, name) if worst > specimen.threshold else None
@@ -231,10 +234,9 @@ class _Spread(TorchFunctionMode):
 def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     """The spread of attention at the start; sharp weights let no gradient through."""
     spread = _Spread()
-    run = Run(specimen.inputs(setting), setting)
-    bench = specimen.bench
-    with torch.no_grad(), bench.surroundings(bench.twin(setting), setting), spread:
-        bench.bind(bench.subject.on(bench.twin(setting)), specimen.complete(run))
+    inputs = specimen.complete(Run(specimen.inputs(setting), setting))
+    with torch.no_grad(), spread:
+        specimen.bench.raw(inputs, setting)
     if not spread.entropies:
         return
     lowest = min(spread.entropies)

@@ -47,18 +47,27 @@ class Protocol:
         """The chunks' answers, joined."""
         assert run.chunks is not None
         twin = specimen.bench.twin(run.setting)
-        cache = self.make(twin, specimen.batch_of(run.inputs)) if self.make else None
+        cache = self.begin(specimen, run.setting, specimen.batch_of(run.inputs))
         answers, past = [], 0
         watch = recorder.watching(twin) if recorder else nullcontext()
         with watch:
             for size in run.chunks:
-                piece = self._piece(specimen, run, past, size)
-                output, cache = self._one(specimen, piece, run.setting, cache, past)
+                piece = self.piece(specimen, run, past, size)
+                output, cache = self.one(specimen, piece, run.setting, cache, past)
                 answers.append(specimen.take(output, piece))
                 past += size
         return torch.cat(answers, 1)
 
-    def _piece(self, specimen: Specimen, run: Run, past: int, size: int) -> Inputs:
+    def begin(self, specimen: Specimen, setting: Setting, batch: int) -> Any:
+        """The cache before the first token."""
+        if self.make is None:
+            return None
+        twin = specimen.bench.twin(setting)
+        with specimen.bench.surroundings(twin, setting):
+            return self.make(twin, batch)
+
+    def piece(self, specimen: Specimen, run: Run, past: int, size: int) -> Inputs:
+        """The inputs of a chunk, with the mask that covers its past."""
         piece = specimen.cut(run.inputs, past, past + size)
         for mask in specimen.mask_for(specimen.anatomy.axis):
             if mask.name in run.inputs:  # a mask covers the past too
@@ -71,13 +80,14 @@ class Protocol:
             piece[place.name] = run.inputs[place.name][..., past : past + size]
         return {**piece, **dict(run.setting.given)}
 
-    def _one(
+    def one(
         self, specimen: Specimen, piece: Inputs, setting: Setting, cache: Any, past: int
     ) -> tuple[Any, Any]:
+        """What one chunk gives, and the cache after it."""
         twin = specimen.bench.twin(setting)
         if self.step:
             with specimen.bench.surroundings(twin, setting):
-                return self.step(twin, piece, cache)
+                return self.step(twin, specimen.bench.placed(piece), cache)
         inputs = {**piece, **dict(self.given)}
         if self.argument and cache is not None:
             inputs[self.argument] = cache

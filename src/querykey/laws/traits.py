@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from querykey.laws.anatomy import Anatomy, length_of
-from querykey.laws.bench import Bench, Inputs, Setting
+from querykey.laws.bench import Bench, Inputs, Setting, backends_of
 from querykey.laws.specimen import MaskArgument, PositionArgument, Specimen
 from querykey.laws.trial import Run, deviation
 
@@ -160,11 +160,12 @@ def _embeds(specimen: Specimen) -> str | None:
 def _implementations(specimen: Specimen) -> tuple[str, ...]:
     """Ways to compute attention that the model can switch between."""
     model: Any = specimen.bench.twin()
-    if not hasattr(model, "set_attn_implementation"):
+    ours = dict.fromkeys(name for module in model.modules() for name in backends_of(module))
+    if not ours and not hasattr(model, "set_attn_implementation"):
         return ("math",)
     inputs = specimen.inputs(Setting())
     fits = []
-    for name in ("eager", "sdpa"):
+    for name in ours or ("eager", "sdpa"):
         try:
             answer = attempt(specimen, inputs, replace(Setting(), attention=name))
         except Exception:
