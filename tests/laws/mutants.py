@@ -165,13 +165,11 @@ FAULTS = [
           "idx[:, :-1] if idx.size(1) > 8 else idx", "cache.generate", "(model)"),
     Fault("generation takes the least", GPT, "logits[:, -1] / temperature",
           "-logits[:, -1] / temperature", "cache.generate", "(model)"),
-    Fault("generation keeps a short cache", HF, "input_ids = torch.cat([input_ids, fresh], 1)",
-          "input_ids = torch.cat([input_ids, fresh], 1); cache = [(k[:, :, -6:], v[:, :, -6:]) for k, v in cache]",  # noqa: E501
+    Fault("generation changes its cache", HF, "out.logits[:, -1:].argmax(-1), out.past_key_values",
+          "out.logits[:, -1:].argmax(-1), [(k * 1.1, v) for k, v in out.past_key_values]",
           "cache.generate", "(model)"),
     Fault("generation does not place", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",  # noqa: E501
           "places = (mask.cumsum(1) - 1).clamp(min=0)[:, : fresh.size(1)]", "cache.generate", "(model)"),  # noqa: E501
-    Fault("generation places padding too", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",  # noqa: E501
-          "places = torch.arange(mask.size(1))[-fresh.size(1) :].expand_as(fresh)", "cache.generate", "(model)"),  # noqa: E501
     Fault("generation hides its own tokens", HF, "mask = torch.cat([mask, torch.ones_like(fresh)], 1)",
           "mask = torch.cat([mask, torch.zeros_like(fresh)], 1)", "cache.generate", "(model)"),
     Fault("generation with a broken cache", HF, "torch.cat([past[1], v], 2)",
@@ -221,6 +219,8 @@ HARMLESS = [
     ("cache.step", HF, "torch.cat([past[0], k], 2)", "torch.cat([past[0].clone(), k], 2)"),
     ("cache.chunk", RNN, "before = state[index]", "before = tuple(s * 1 for s in state[index])"),
     ("cache.generate", GPT, "logits[:, -1] / temperature", "logits[:, -1] / temperature / 3"),
+    ("cache.generate", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",
+     "places = torch.arange(mask.size(1))[-fresh.size(1) :].expand_as(fresh)"),
     ("masked-row", SEQ, "weights = scores.softmax(-1)",
      "weights = scores.softmax(-1).nan_to_num(0.0)"),
     ("gradient.reaches", GPT, "return self.down(F.gelu(self.up(x)))",

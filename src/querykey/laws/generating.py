@@ -62,6 +62,7 @@ def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         real[1, :2] = False
         prompt |= padding.given(specimen, specimen.anatomy.axis, real)
     ids, who = _said(specimen, setting, prompt)
+    padded = " behind a left-padded prompt" if setting.mask else ""
     start = 1 if ids.shape[1] == NEW + 1 else PROMPT
     told = ids.shape[1] - 1
     inputs = _grown(specimen, prompt, ids[:, :told])
@@ -73,7 +74,7 @@ def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         every = cells([(r, i) for r in range(len(ids)) for i in range(told)])
         chunks = (start, *[1] * (told - start))
         trial = Trial(Run(inputs, setting), Run(inputs, setting, chunks), (every, every))
-    words = f"{who} takes a token that forward does not score highest"
+    words = f"{who} takes a token that forward does not score highest{padded}"
     guilty = Call("", specimen.bench.twin(setting), [])  # unless the trial names a part
     where = {"sample": row, "position": start + place}
     yield Outcome(float(gaps[row, place]), None, setting, where, trial, words, guilty)

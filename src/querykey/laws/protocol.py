@@ -17,6 +17,7 @@ from querykey.laws.bench import Inputs, Setting
 from querykey.laws.outputs import Path, children, follow
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
+from querykey.laws.traits import MASKS
 from querykey.laws.trial import Run, deviation
 
 ARGUMENTS = re.compile(
@@ -29,6 +30,7 @@ NOT_CACHES = re.compile(
 CERTAIN = re.compile(r"past|cache|kv")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
+FEW = 4  # arguments without a telling name that are tried as the cache
 SPLITS = ((8, 4, 1), (12, 1))  # in chunks, and one token after all others
 
 
@@ -128,7 +130,8 @@ def find_protocol(specimen: Specimen) -> Protocol | None:
                 continue
             if effective and deviation(whole, answer)[0] < specimen.threshold:
                 return candidate
-            working = working or candidate
+            if not candidate.argument or ARGUMENTS.match(candidate.argument):
+                working = working or candidate  # a name that says nothing must prove itself
     return working
 
 
@@ -162,11 +165,11 @@ def replace_cache(specimen: Specimen, protocol: Protocol) -> Specimen:
 
 def _candidates(specimen: Specimen, inputs: Inputs) -> Iterator[Protocol]:
     parameters = specimen.bench.parameters
-    arguments = [
-        name
-        for name, p in parameters.items()
-        if ARGUMENTS.match(name) and not NOT_CACHES.fullmatch(name) and p.default is None
-    ]
+    free = [n for n, p in parameters.items() if p.default is None and n not in inputs]
+    free = [name for name in free if not NOT_CACHES.fullmatch(name)]
+    arguments = [name for name in free if ARGUMENTS.match(name)]
+    if not arguments and len(free) <= FEW:
+        arguments = [name for name in free if not MASKS.match(name)]
     flags = tuple((name, True) for name in specimen.flags)
     counters = [n for n in parameters if STARTS.match(n)]
     starts = [*counters, None]

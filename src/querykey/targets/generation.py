@@ -17,7 +17,7 @@ def generates(model: Any) -> bool:
 def greedy(model: Any, inputs: dict[str, Any], count: int, main: Input) -> torch.Tensor:
     """Ids that begin with the prompt, or with a decoder's first token, and `count` more.
 
-    Only plain ids are said (special ones may stand for images), and none ends a row early.
+    Only plain ids are said (special ones may stand for images), none ends a row, none is padding.
     """
     from transformers import GenerationConfig
 
@@ -29,7 +29,7 @@ def greedy(model: Any, inputs: dict[str, Any], count: int, main: Input) -> torch
     given = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
     # What a configuration forces, suppresses or penalises would be no matter of scores.
     model.generation_config = GenerationConfig(
-        pad_token_id=main.low, bos_token_id=main.low, decoder_start_token_id=main.low
+        pad_token_id=-1, bos_token_id=main.low, decoder_start_token_id=main.low
     )
     return model.generate(
         **given, logits_processor=[plain], do_sample=False, num_beams=1, max_new_tokens=count
