@@ -139,7 +139,10 @@ class Bench:
         with ExitStack() as stack:
             devices = [self.device] if self.device.type == "cuda" else []
             stack.enter_context(torch.random.fork_rng(devices))
-            torch.manual_seed(self.seed + setting.again)
+            # torch.manual_seed also notes, slowly, what devices that were never used must do.
+            torch.default_generator.manual_seed(self.seed + setting.again)
+            if devices:
+                torch.cuda.manual_seed(self.seed + setting.again)
             stack.enter_context(attention(twin, setting.attention))
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from querykey.laws.bench import Setting
 from querykey.laws.blame import Blame, blame, describe
 from querykey.laws.derivative import RefusalError
 from querykey.laws.law import Finding, Law
@@ -60,7 +61,7 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
         if weights == "own":
             setting = replace(setting, weights="own")
         try:
-            for outcome in _outcomes(specimen, law, setting):
+            for outcome in _outcomes(specimen, law, setting, tally.failures):
                 tally.add(replace(outcome, base=setting), specimen.threshold)
         except Exception as error:
             if index == 0:
@@ -69,9 +70,25 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
     return tally
 
 
-def _outcomes(specimen: Specimen, law: Law, setting) -> Iterator[Outcome]:
+def _outcomes(
+    specimen: Specimen, law: Law, setting: Setting, failures: list[str]
+) -> Iterator[Outcome]:
+    """What each trial shows; one that raises says nothing, unless all do."""
+    raised, said = None, False
     for trial in law.trials(specimen, setting):
-        yield conduct(specimen, trial) if isinstance(trial, Trial) else trial
+        if not isinstance(trial, Trial):
+            yield trial
+            continue
+        try:
+            outcome = conduct(specimen, trial)
+        except Exception as error:
+            raised = raised or error
+            failures.append(f"{trial.what}: {last_line(error)[:120]}")
+            continue
+        said = True
+        yield outcome
+    if raised and not said:
+        raise raised
 
 
 def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
@@ -100,7 +117,7 @@ def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
         note=worst.note,
     )
     if not failing:
-        return replace(finding, note="")
+        return replace(finding, note=f"not tried: {tally.failures[0]}" if tally.failures else "")
     if not worst.advice:
         return _explained(specimen, law, finding, worst)
     found = worst.module
@@ -124,8 +141,7 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
             verdict="tie",
             note="gone with other weights and tokens: two values tied, and rounding chose",
         )
-    text = reproduction(specimen, worst.trial) if worst.trial else None
-    return replace(finding, repro=text)
+    return replace(finding, repro=reproduction(specimen, law.name, worst.trial))
 
 
 def _blamed(specimen: Specimen, outcome: Outcome) -> Blame | None:
@@ -146,7 +162,7 @@ def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
         bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={}, shaken=True)
         other = replace(specimen, bench=bench, drawn={}, known={})
         try:
-            trials = [t for t in _outcomes(other, law, worst.base) if t.note == worst.note]
+            trials = [t for t in _outcomes(other, law, worst.base, []) if t.note == worst.note]
         except Exception:
             return False
         if any(each.deviation > specimen.threshold for each in trials):

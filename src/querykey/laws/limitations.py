@@ -89,7 +89,7 @@ TABLE: tuple[Limitation, ...] = (
             "padding.*",
             "as published, a convolution or pooling over neighbours reads padding too",
         )
-        for name in ("convbert", "nystromformer", "mobilebert", "funnel", "yoso")
+        for name in ("convbert", "nystromformer", "mobilebert", "funnel")
     ),
     Limitation(
         "fnet", "dtype.agree", "torch has no Fourier transform in bfloat16", module="*Fourier*"
