@@ -111,6 +111,8 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
             "if it is meant to be causal throughout, say causal=True",
         )
     seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
+    if not seen_back and _code_says(specimen.bench.model, always=False):
+        return Intent(True, "it looks ahead only, as if its causal mask were turned round")
     if seen_ahead <= 0.6 * seen_back:
         pairs = length * (length - 1) // 2
         return Intent(
@@ -235,8 +237,8 @@ def _axes(value: torch.Tensor, batch: int, length: int) -> tuple[int, int]:
     return (0, 1) if value.shape[0] == batch and value.shape[1] == length else (1, 0)
 
 
-def _code_says(model: nn.Module) -> str:
-    """What the user's own classes are called, hold, take and always build."""
+def _code_says(model: nn.Module, always: bool = True) -> str:
+    """What the user's own classes are called, hold, take and (always, or somewhere) build."""
     for module in model.modules():
         kind = type(module)
         if kind.__module__.startswith(("torch.", "transformers.")):
@@ -250,7 +252,7 @@ def _code_says(model: nn.Module) -> str:
         for name, value in [*vars(module).items(), *module._buffers.items()]:
             if isinstance(value, torch.Tensor) and _is_triangle(value):
                 return f"`{name}` of {kind.__name__} is a causal mask"
-        if _builds_a_triangle(kind):
+        if _builds_a_triangle(kind, always):
             return f"{kind.__name__} always builds a causal mask"
     return ""
 
@@ -265,8 +267,8 @@ def _is_triangle(value: torch.Tensor) -> bool:
     return bool((lower == lower[0]).all() and (upper == upper[0]).all() and lower[0] != upper[0])
 
 
-def _builds_a_triangle(kind: type) -> bool:
-    """Whether its code makes a causal mask, or asks for one, under no condition."""
+def _builds_a_triangle(kind: type, always: bool) -> bool:
+    """Whether its code makes a causal mask, or asks for one; by default, or at least somewhere."""
     for function in vars(kind).values():
         if not inspect.isfunction(function):
             continue
@@ -277,16 +279,30 @@ def _builds_a_triangle(kind: type) -> bool:
             if TRIANGLES & set(function.__code__.co_names):
                 return True
             continue
-        if any(_asks_for_causal(node) for node in _unconditional(tree)):
+        if any(map(_asks_for_causal, _by_default(tree) if always else ast.walk(tree))):
             return True
     return False
 
 
-def _unconditional(node: ast.AST) -> Iterator[ast.AST]:
+def _by_default(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs under no condition but that an argument was left out."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.If | ast.IfExp):
-            yield child
-            yield from _unconditional(child)
+        if isinstance(child, ast.If) and _left_out(child.test):
+            for line in child.body:
+                yield from (line, *_by_default(line))
+        elif not isinstance(child, ast.If | ast.IfExp):
+            yield from (child, *_by_default(child))
+
+
+def _left_out(test: ast.expr) -> bool:
+    """Whether it reads `name is None`."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Name)
+        and isinstance(test.ops[0], ast.Is)
+        and isinstance(test.comparators[0], ast.Constant)
+        and test.comparators[0].value is None
+    )
 
 
 def _asks_for_causal(node: ast.AST) -> bool:

@@ -22,7 +22,7 @@ from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Outcome, Run, deviation
 
-FLAT = 0.35  # an entropy, relative to that of equal weights, below which attention is saturated
+FLAT = 0.45  # an entropy, relative to that of equal weights, below which attention is saturated
 
 
 def has_weights(specimen: Specimen) -> str:
@@ -221,14 +221,40 @@ class _Spread(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "softmax" and out.dim() >= 3 and out.shape[-1] > 4:
-            weights = out.detach().double()
+        name = getattr(func, "__name__", "")
+        weights = out if name == "softmax" else None
+        if name == "scaled_dot_product_attention":
+            weights = _weights(*args, **(kwargs or {}))
+        if weights is not None and weights.dim() >= 3 and weights.shape[-1] > 4:
+            weights = weights.detach().double()
             visible = (weights > 0).sum(-1)
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
             wide = visible >= 4
             if wide.any():
                 self.entropies.append(float((entropy[wide] / visible[wide].log()).mean()))
         return out
+
+
+def _weights(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The weights that torch's fused attention does not give out."""
+    key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3) if enable_gqa else key
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if attn_mask is not None:
+        hides = attn_mask.dtype is torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
+    if is_causal:
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    return scores.softmax(-1)
 
 
 def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:

@@ -21,7 +21,7 @@ from querykey.laws.traits import MASKS
 from querykey.laws.trial import Run, deviation
 
 ARGUMENTS = re.compile(
-    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hx|h_?0|h|"
+    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
     r"hidden|mems|memory|carry|layer_past|prev\w*)$"
 )
 NOT_CACHES = re.compile(
@@ -118,7 +118,7 @@ def find_protocol(specimen: Specimen) -> Protocol | None:
     other = specimen.with_other(
         inputs, specimen.inputs(setting, seed=1), _first(setting.batch, setting.length, 8)
     )
-    working = None
+    working, recurs = None, _recurs(specimen.bench.model)
     with torch.no_grad():
         whole = specimen.remembered(Run(inputs, setting))
         for candidate in _candidates(specimen, inputs):
@@ -126,13 +126,18 @@ def find_protocol(specimen: Specimen) -> Protocol | None:
             if found is None:
                 continue
             answer, effective = found
-            if not effective and not CERTAIN.search(candidate.argument or ""):
+            if not effective and not (recurs or CERTAIN.search(candidate.argument or "")):
                 continue
             if effective and deviation(whole, answer)[0] < specimen.threshold:
                 return candidate
             if not candidate.argument or ARGUMENTS.match(candidate.argument):
                 working = working or candidate  # a name that says nothing must prove itself
     return working
+
+
+def _recurs(model: nn.Module) -> bool:
+    """Whether it is made to carry a state, so that a state without effect is a fault."""
+    return any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules())
 
 
 def _first(batch: int, length: int, count: int) -> torch.Tensor:

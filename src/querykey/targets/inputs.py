@@ -181,6 +181,7 @@ def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidat
             yield "image", ("batch", module.in_channels, size, size), 0, 0
     elif isinstance(module, nn.Conv1d):
         yield "signal", ("batch", module.in_channels, "seq"), 0, 0
+        yield "features", (*sequence, module.in_channels), 0, 0
     else:
         for width in _widths(module):
             yield "features", (*sequence, width), 0, 0
