@@ -170,7 +170,7 @@ FAULTS = [
           "cache.generate", "(model)"),
     Fault("generation does not place", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",  # noqa: E501
           "places = (mask.cumsum(1) - 1).clamp(min=0)[:, : fresh.size(1)]", "cache.generate", "(model)"),  # noqa: E501
-    Fault("generation hides its own tokens", HF, "mask = torch.cat([mask, torch.ones_like(fresh)], 1)",
+    Fault("generation hides its own tokens", HF, "mask = torch.cat([mask, torch.ones_like(fresh)], 1)",  # noqa: E501
           "mask = torch.cat([mask, torch.zeros_like(fresh)], 1)", "cache.generate", "(model)"),
     Fault("generation with a broken cache", HF, "torch.cat([past[1], v], 2)",
           "torch.cat([past[1] * 0, v], 2)", "cache.generate", "layers.0.self_attn"),

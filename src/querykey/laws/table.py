@@ -12,6 +12,7 @@ from querykey.laws import (
     learning,
     padding,
     precision,
+    saturation,
 )
 from querykey.laws.law import Law
 
@@ -25,4 +26,5 @@ LAWS: tuple[Law, ...] = (
     *agreement.LAWS,
     *precision.LAWS,
     *learning.LAWS,
+    *saturation.LAWS,
 )
