@@ -209,6 +209,23 @@ def _makers(specimen: Specimen) -> Iterator[Callable[[nn.Module, int], Any]]:
                 yield _making(name, arguments)
 
 
+def _readers(specimen: Specimen) -> Iterator[Callable[[nn.Module, Inputs], Any]]:
+    """Methods that make a cache of the other inputs, as a decoder's of what its encoder reads."""
+    names = {each.name for each in specimen.anatomy.others()}
+    for name in dir(type(specimen.bench.model)):
+        if MAKERS.match(name):
+            taken = set(inspect.signature(getattr(specimen.bench.model, name)).parameters)
+            if taken & names:
+                yield _reading(name, taken)
+
+
+def _reading(name: str, taken: set[str]) -> Callable[[nn.Module, Inputs], Any]:
+    def begin(model: nn.Module, inputs: Inputs) -> Any:
+        return getattr(model, name)(**{n: v for n, v in inputs.items() if n in taken})
+
+    return begin
+
+
 def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int], Any]:
     def make(model: nn.Module, batch: int) -> Any:
         sizes = {"batch": batch, "length": 64}
@@ -220,11 +237,12 @@ def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int],
 def _extending(specimen: Specimen) -> Iterator[Protocol]:
     """`extend(ids, state) -> (answer, state)`, beside a forward without a state."""
     main = specimen.anatomy.main.name
-    for make in _makers(specimen):
+    readers = list(_readers(specimen))
+    for begin in (*readers, *_makers(specimen)):
 
-        def step(model: Any, inputs: Inputs, cache: Any, make=make) -> tuple[Any, Any]:
-            rows = specimen.batch_of(inputs)
-            ids, state = inputs[main], make(model, rows) if cache is None else cache
+        def step(model: Any, inputs: Inputs, cache: Any, begin=begin) -> tuple[Any, Any]:
+            of = inputs if begin in readers else specimen.batch_of(inputs)
+            ids, state = inputs[main], begin(model, of) if cache is None else cache
             names = [mask.name for mask in specimen.mask_for(specimen.anatomy.axis)]
             told = next((inputs[name] for name in names if name in inputs), None)
             if told is None or "real" not in inspect.signature(model.extend).parameters:
