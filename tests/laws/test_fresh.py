@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -188,6 +189,51 @@ def test_a_trial_that_raises_hides_no_other():
     finding = check(BestKeys(), laws=["causality.prefix"]).law("causality.prefix")
     assert finding.verdict == "holds"
     assert "not tried: the sequence was cut after 1 of 13 tokens" in finding.note
+
+
+class Speaker(Plain):
+    """Has a generate of its own; `way` is how it draws and what it returns."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, ids):
+        return super().forward(tokens=ids)["logits"]
+
+    def generate(self, ids, steps=20, repetition_penalty=1.3):
+        start = ids.shape[1]
+        for _ in range(steps):
+            scores = self(ids)[:, -1]
+            if repetition_penalty != 1:
+                scores = scores.scatter_reduce(1, ids, torch.full_like(scores, -9.0)[:, :1], "sum")
+            chances = scores.softmax(-1)
+            if self.way == "gumbel":
+                drawn = (chances / torch.empty_like(chances).exponential_(1)).argmax(-1)
+            elif self.way == "numpy":
+                drawn = [np.random.choice(WORDS, p=row.numpy()) for row in chances.detach()]
+                drawn = torch.tensor(np.array(drawn))
+            else:
+                drawn = torch.multinomial(chances, 1)[:, 0]
+            ids = torch.cat([ids, drawn[:, None]], 1)
+        first = torch.zeros_like(ids[:, :1])
+        return {"new": ids[:, start:], "begun": torch.cat([first, ids], 1)}.get(self.way, ids)
+
+
+@pytest.mark.parametrize(
+    ("way", "verdict", "words"),
+    [
+        ("multinomial", "holds", ""),
+        ("gumbel", "holds", ""),
+        ("new", "holds", ""),
+        ("numpy", "not-applicable", "by a chance that cannot be kept from acting"),
+        ("begun", "not-applicable", "neither the prompt continued nor new tokens"),
+    ],
+)
+def test_any_generate_is_understood_or_left_alone(way, verdict, words):
+    finding = check(Speaker(way), laws=["cache.generate"]).law("cache.generate")
+    assert finding.verdict == verdict
+    assert words in finding.note
 
 
 class Chooser(nn.Module):
