@@ -147,6 +147,32 @@ class BestKeys(Faulty):
         return self.head(x + scores.masked_fill(scores < least, -1e9).softmax(-1) @ x)
 
 
+class RightPadded(Faulty):
+    """torch's attention, its mask and its custom: rows are padded on the right."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.place = nn.Parameter(torch.randn(64, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids, key_padding_mask=None):
+        x, length = self.embed(ids) + self.place[: ids.shape[1]], ids.shape[1]
+        ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+        mixed = self.attention(x, x, x, attn_mask=ahead, key_padding_mask=key_padding_mask)[0]
+        return self.head(x + mixed)
+
+
+def test_absolute_positions_by_the_custom_of_torch_are_no_breach():
+    report = check(RightPadded())
+    assert report.violations == []
+    assert report.law("padding.left").verdict == "advice"
+
+
+def test_features_are_tried_in_the_precision_of_the_weights():
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)).bfloat16()
+    assert check(model).law("batch.others").verdict == "holds"
+
+
 MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
 
 

@@ -97,11 +97,16 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
     """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
     made = examples(inputs, batch=2, length=7, seed=0)
-    held = next(model.parameters(), None)
-    if held is not None:
-        made = {n: v.to(held.device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
     with evaluating(model), torch.no_grad(), quiet():
-        return model(**made)
+        return model(**{name: _like_weights(value, model) for name, value in made.items()})
+
+
+def _like_weights(value: Any, model: nn.Module) -> Any:
+    """On the model's device, and floats in the precision of its weights."""
+    held = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if held is None or not isinstance(value, torch.Tensor):
+        return value
+    return value.to(held.device, held.dtype if value.is_floating_point() else value.dtype)
 
 
 @contextmanager
