@@ -26,7 +26,7 @@ def outputs(
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, COUNTED: tl.constexpr,
-    KEEP: tl.constexpr, PREC: tl.constexpr,
+    KEEP: tl.constexpr, CARRIED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -40,8 +40,8 @@ def outputs(
     z = tl.zeros((BQ,), tl.float32)
     chunk = block * BQ // L if CAUSAL and FAR else 0
     if FAR:
-        # Before the first chunk there is nothing to add up.
-        some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
+        # Before the first chunk there is nothing to add up, unless a state was given.
+        some = tl.where(chunk > 0, 1, 0) if CAUSAL and not CARRIED else 1
         S += (lane * chunks + chunk) * (3 * D // 4) * D * M
         acc = c2 * contracted(q, QT + row * D * TP, t, TP, S, some, D, M, BQ, False, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)

@@ -15,6 +15,8 @@ from querykey.backends.triton.outputs import outputs
 class Job:
     """One call's sizes and how it is cut up; q (lanes, group, T, D), k (lanes, N, D), v."""
 
+    carried = False  # whether there are tokens before the first, of which the sums are known
+
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, numbers: Sequence[float], causal: bool, back: bool
     ):
@@ -122,9 +124,10 @@ def forward(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
+    job: Job | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, what rounding took from it (if to keep), and the normalisers' inverses."""
-    job = Job(q, k, v, numbers, causal, back=False)
+    job = Job(q, k, v, numbers, causal, back=False) if job is None else job
     out = v.new_empty((*q.shape[:-1], job.value_dim))
     more = v.new_empty(out.shape if keep else 0)
     inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
@@ -139,7 +142,7 @@ def forward(
         outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-1],
         job.keys, job.chunks(job.keys), job.c0, job.c1, job.c2, job.shift, job.rest,
-        *job.shape(launch), seen is not None, keep, job.precision, launch=launch,
+        *job.shape(launch), seen is not None, keep, job.carried, job.precision, launch=launch,
     )  # fmt: skip
     return out, more, inverse
 

@@ -41,8 +41,8 @@ def attend(
         real = real.bool()[..., None, :].expand(k.shape[:-1])
         q, k, v, seen = _without_padding(q, k, v, real, causal)
     lanes = k.shape[:-2].numel()
-    q = _filled(q.reshape(lanes, q.shape[-3] // k.shape[-3], *q.shape[-2:]))
-    k, v = (_filled(x.reshape(lanes, *x.shape[-2:])) for x in (k, v))
+    q = filled(q.reshape(lanes, q.shape[-3] // k.shape[-3], *q.shape[-2:]))
+    k, v = (filled(x.reshape(lanes, *x.shape[-2:])) for x in (k, v))
     numbers = [float(kernel.scale), *map(float, kernel.features.coefficients)]
     # In half precision the output's rounding is kept beside it where gradients will need it.
     keep = q.dtype != torch.float32 and torch.is_grad_enabled()
@@ -71,7 +71,7 @@ def _without_padding(
     return torch.where(looking, q, 0), k, v, seen.reshape(-1, q.shape[-2]).contiguous()
 
 
-def _filled(x: Tensor) -> Tensor:
+def filled(x: Tensor) -> Tensor:
     """Return x contiguous, with zeros behind its last axis up to a size that is served."""
     missing = fitting(x.shape[-1]) - x.shape[-1]
     return F.pad(x, (0, missing)) if missing else x.contiguous()
