@@ -1,7 +1,7 @@
 """Runs states on the GPU kernels in Triton's interpreter, and prints how far they are off.
 
 As `triton_driver`: needs TRITON_INTERPRET=1, in float32, the last line printed is JSON. Tokens come
-in pieces; a piece of one goes through the kernel for one token, a longer one through those for many.
+in pieces; a piece of one goes through the kernel for one token, a longer one through the others.
 The oracle never has a state: it takes every pair of a query and a real key up to it, in float64.
 """
 

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 
 import torch
 
+from querykey.attention.arrays import moved
 from querykey.attention.features import PowerSeries
-from querykey.attention.masks import real_keys
+from querykey.attention.masks import Documents, real_keys
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.backends.request import Request
 from querykey.backends.triton import quadratic
@@ -28,13 +29,16 @@ def refusal(request: Request) -> str | None:
     unknown = _unknown(request.mechanism)
     if unknown is not None:
         return unknown
-    if request.others:
-        shown = " & ".join(str(part) for part in request.others)
-        return f"it takes Causal() and padding, and {shown} is neither"
-    if request.causal and not (
-        request.starts_at_zero and request.call.queries == request.call.keys
-    ):
-        return "with Causal() it takes as many queries as keys, the first at position 0"
+    others = [part for part in request.others if not isinstance(part, Documents)]
+    if others:
+        shown = " & ".join(map(str, others))
+        return f"it takes Causal(), padding and documents, and {shown} is none of these"
+    if len(request.others) > 1:
+        return "it takes one Documents(...), not several at once"
+    ordered = request.starts_at_zero and request.call.queries == request.call.keys
+    if (request.causal or request.others) and not ordered:
+        name = "Causal()" if request.causal else "Documents(...)"
+        return f"with {name} it takes as many queries as keys, the first at position 0"
     if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
         return f"it takes keys and values of at most {SIZES[-1]} entries"
     if request.v.shape[-1] == 0:
@@ -97,6 +101,8 @@ def _precision(q: torch.Tensor) -> str | None:
 def notes(request: Request) -> tuple[str, ...]:
     """What a user should know about the numbers."""
     said = ["sums over far tokens are kept in bfloat16"]
+    if request.others:
+        said = ["every pair of a document is met, so time grows with the square of its length"]
     if request.causal:
         said.append("NaN or inf in a key that only some queries may see can reach the others")
     return tuple(said)
@@ -106,6 +112,12 @@ def run(request: Request) -> torch.Tensor:
     """Compute the call; padded keys, and queries that see only those, may hold anything."""
     assert isinstance(request.mechanism, Kernel)
     real = real_keys(request.mask, request.q)
+    ids = next((moved(part.ids, request.q) for part in _documents(request)), None)
     return quadratic.attend(
-        request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real
-    )
+        request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real,
+        ids=ids,
+    )  # fmt: skip
+
+
+def _documents(request: Request) -> list[Documents]:
+    return [part for part in request.others if isinstance(part, Documents)]

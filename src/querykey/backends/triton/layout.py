@@ -1,6 +1,6 @@
 """Where a recurrent state keeps what, and where the kernels keep the same sums.
 
-Row r of phi(x) is weight[r] x_i x_j with the letters i, j of r; a letter past the last stands for 1.
+Row r of phi(x) is weight[r] x_i x_j with the letters i, j of r; one past the last stands for 1.
 The rows are those of `PowerSeries`: 1, every x_i, every x_i x_j with i <= j, without degrees of
 factor 0. A state sums up phi(k) v^T and phi(k); the kernels sum up what `states` says, plain.
 """
