@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import querykey as qk
+from querykey.attention.state import State
 from querykey.backends.triton.recurrence import recur
 from querykey.show.table import print_table
 
@@ -37,7 +38,7 @@ def draw(batch: int, tokens: int, heads: int = HEADS) -> list[torch.Tensor]:
     return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
 
 
-def empty(batch: int, heads: int = HEADS) -> qk.State:
+def empty(batch: int, heads: int = HEADS) -> State:
     like = torch.empty(0, device="cuda", dtype=torch.bfloat16)
     sizes = {"kv_heads": heads, "key_dim": SIZE, "value_dim": SIZE}
     return qk.empty_state(KERNEL, batch=batch, like=like, **sizes)

@@ -28,20 +28,22 @@ class Cut:
     columns: int
     rows: int
     warps: int
-    stages: int
 
 
-def cut(lanes: int, size: int) -> Cut:
-    """Return the cut for so many lanes and sums of `size` bytes: narrow where lanes are few."""
-    narrow = 32 // size  # what memory hands out at once
-    return Cut(narrow, 128, 4, 3) if lanes < 264 else Cut(2 * narrow, 64, 4, 3)
+def cut(lanes: int, group: int) -> Cut:
+    """Return the cut for so many lanes with so many queries each: measured on an H200."""
+    if lanes < 64:  # as many programs as there are multiprocessors, and much for each at a time
+        return Cut(8, max(1024 // group, 64), 16)
+    if lanes < 256:
+        return Cut(32, max(128 // group, 32), 4)
+    return Cut(64, max(256 // group, 32), 8)
 
 
 @triton.jit
 def token(
     Q, K, V, REAL, LETTERS, WEIGHTS, OUTER, TOTAL, OUT, OUTER_AFTER, TOTAL_AFTER, C,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr, COUNTED: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Take one token of a lane into COLUMNS columns of its sums, and answer its G queries there."""
     lane, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -51,39 +53,66 @@ def token(
     there = 1.0
     if COUNTED:
         there = tl.load(REAL + lane).to(tl.float32)
-    Q, K = Q + (lane * G + g[:, None]) * D, K + lane * D
+    QS = Q + (lane * G + g[:, None]) * D
+    Q, K = Q + lane * D, K + lane * D
     OUTER, OUTER_AFTER = OUTER + lane * C * M, OUTER_AFTER + lane * C * M
     TOTAL, TOTAL_AFTER = TOTAL + lane * C, TOTAL_AFTER + lane * C
-    n = tl.zeros((GROUP, ROWS, COLUMNS), tl.float32)
-    z = tl.zeros((GROUP, ROWS), tl.float32)
-    for r0 in tl.range(0, C, ROWS, num_stages=STAGES):
-        r = r0 + tl.arange(0, ROWS)
-        inside = r < C
-        at = r[:, None] * M + m[None, :]
-        here = inside[:, None] & (m < M)[None, :]
-        sums = tl.load(OUTER + at, mask=here, other=0.0).to(tl.float32)
-        total = tl.load(TOTAL + r, mask=inside, other=0.0).to(tl.float32)
-        i = tl.load(LETTERS + r, mask=inside, other=D)
-        j = tl.load(LETTERS + C + r, mask=inside, other=D)
-        w = tl.load(WEIGHTS + r, mask=inside, other=0.0)
+    n = tl.zeros((ROWS, COLUMNS), tl.float32)
+    z = tl.zeros((ROWS,), tl.float32)
+    if GROUP > 1:
+        many = tl.zeros((GROUP, ROWS, COLUMNS), tl.float32)
+        norms = tl.zeros((GROUP, ROWS), tl.float32)
+    r = tl.arange(0, ROWS)
+    at = r[:, None] * M + m[None, :]
+    column = (m < M)[None, :]
+    # What comes next is on its way while this is worked on.
+    next_sums = tl.load(OUTER + at, mask=(r < C)[:, None] & column, other=0.0)
+    next_i = tl.load(LETTERS + r, mask=r < C, other=D)
+    next_j = tl.load(LETTERS + C + r, mask=r < C, other=D)
+    next_w = tl.load(WEIGHTS + r, mask=r < C, other=0.0)
+    next_total = tl.load(TOTAL + r, mask=r < C, other=0.0)
+    for _ in tl.range(0, C, ROWS, num_stages=1):
+        sums, total, i, j, w = next_sums, next_total, next_i, next_j, next_w
+        here, inside = at, r < C
+        r += ROWS
+        at += ROWS * M
+        next_sums = tl.load(OUTER + at, mask=(r < C)[:, None] & column, other=0.0)
+        next_i = tl.load(LETTERS + r, mask=r < C, other=D)
+        next_j = tl.load(LETTERS + C + r, mask=r < C, other=D)
+        next_w = tl.load(WEIGHTS + r, mask=r < C, other=0.0)
+        next_total = tl.load(TOTAL + r, mask=r < C, other=0.0)
         k_i = tl.load(K + i, mask=i < D, other=1.0).to(tl.float32)
         k_j = tl.load(K + j, mask=j < D, other=1.0).to(tl.float32)
-        q_i = tl.load(Q + i[None, :], mask=(g < G)[:, None] & (i < D)[None, :], other=1.0)
-        q_j = tl.load(Q + j[None, :], mask=(g < G)[:, None] & (j < D)[None, :], other=1.0)
         phi_k = there * w * k_i * k_j
-        phi_q = w[None, :] * q_i.to(tl.float32) * q_j.to(tl.float32)
-        sums += phi_k[:, None] * v[None, :]
-        total += phi_k
-        tl.store(OUTER_AFTER + at, sums.to(OUTER_AFTER.dtype.element_ty), mask=here)
+        new = sums.to(tl.float32) + phi_k[:, None] * v[None, :]
+        total = total.to(tl.float32) + phi_k
+        kept = new.to(OUTER_AFTER.dtype.element_ty)
+        tl.store(OUTER_AFTER + here, kept, mask=inside[:, None] & column)
         if part == 0:
-            tl.store(TOTAL_AFTER + r, total.to(TOTAL_AFTER.dtype.element_ty), mask=inside)
-        n += phi_q[:, :, None] * sums[None, :, :]
-        z += phi_q * total[None, :]
-    norm = tl.sum(z, 1)[:, None]
-    out = tl.where(norm == 0, 0.0, tl.sum(n, 1) / tl.where(norm == 0, 1.0, norm))
-    at = (lane * G + g[:, None]) * M + m[None, :]
-    here = (g < G)[:, None] & (m < M)[None, :]
-    tl.store(OUT + at, out.to(OUT.dtype.element_ty), mask=here)
+            old = r - ROWS
+            tl.store(TOTAL_AFTER + old, total.to(TOTAL_AFTER.dtype.element_ty), mask=inside)
+        if GROUP == 1:
+            q_i = tl.load(Q + i, mask=i < D, other=1.0).to(tl.float32)
+            q_j = tl.load(Q + j, mask=j < D, other=1.0).to(tl.float32)
+            phi_q = w * q_i * q_j
+            n += phi_q[:, None] * new
+            z += phi_q * total
+        else:
+            known = (g < G)[:, None]
+            q_i = tl.load(QS + i[None, :], mask=known & (i < D)[None, :], other=1.0)
+            q_j = tl.load(QS + j[None, :], mask=known & (j < D)[None, :], other=1.0)
+            phis = w[None, :] * q_i.to(tl.float32) * q_j.to(tl.float32)
+            many += phis[:, :, None] * new[None, :, :]
+            norms += phis * total[None, :]
+    if GROUP == 1:
+        norm = tl.sum(z, 0)
+        out = tl.where(norm == 0, 0.0, tl.sum(n, 0) / tl.where(norm == 0, 1.0, norm))
+        tl.store(OUT + lane * M + m, out.to(OUT.dtype.element_ty), mask=m < M)
+    else:
+        norm = tl.sum(norms, 1)[:, None]
+        outs = tl.where(norm == 0, 0.0, tl.sum(many, 1) / tl.where(norm == 0, 1.0, norm))
+        at = (lane * G + g[:, None]) * M + m[None, :]
+        tl.store(OUT + at, outs.to(OUT.dtype.element_ty), mask=(g < G)[:, None] & column)
 
 
 def decode(
@@ -101,10 +130,11 @@ def decode(
     made = layout(key_dim, key_dim + key_dim % 2, numbers, q.device)
     out = q.new_empty((lanes, group, value_dim))
     after = outer.new_empty(outer.shape), total.new_empty(total.shape)
-    plan = cut(lanes, outer.element_size())
+    padded = triton.next_power_of_2(group)
+    plan = cut(lanes, padded)
     token[(lanes, triton.cdiv(value_dim, plan.columns))](
         q, k, v, real, made.letters, made.weights, outer, total, out, *after, width, group, key_dim,
-        value_dim, triton.next_power_of_2(group), plan.columns, plan.rows, real is not None,
-        plan.stages, num_warps=plan.warps,
+        value_dim, padded, plan.columns, plan.rows, real is not None,
+        num_warps=plan.warps,
     )  # fmt: skip
     return out, *after
