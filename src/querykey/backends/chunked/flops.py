@@ -1,13 +1,16 @@
 """FLOPs of the chunked operators, for torch's registry: a multiply-add is 2, matrix products alone.
 
 Counted is what the passes multiply for the tokens that there are; zeros that fill up a last chunk
-are not. Pairs of a chunk are counted whole, those included that the causal order hides.
+are not. Within its chunk a query meets as many keys as the chunk has, those included that the
+causal order hides; in a last chunk that is not full it is counted as meeting a full one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from querykey.backends.chunked.features import row_count
 from querykey.backends.chunked.job import CHUNK, MANY
@@ -79,8 +82,16 @@ def _counts(q: Shape, k: Shape, causal: bool, start: int, rows: int) -> tuple[An
         return group * queries, keys, 0
     blind, before = min(max(-start, 0), queries), min(max(start, 0), keys)
     both = min(queries - blind, keys - before)
-    size = CHUNK[rows >= MANY]
-    whole = both // size
-    rest = both - whole * size
-    pairs = group * (whole * size**2 + rest**2)
+    pairs = group * both * _least(CHUNK[rows >= MANY], both)
     return group * (queries - blind), before + both, pairs
+
+
+def _least(a: int, b: Any) -> Any:
+    """Return the smaller, for a whole number, torch's symbol for one, or sympy's."""
+    if isinstance(b, int):
+        return min(a, b)
+    if isinstance(b, torch.SymInt):
+        return torch.sym_min(a, b)
+    import sympy
+
+    return sympy.Min(a, b)

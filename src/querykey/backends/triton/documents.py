@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
+from querykey.backends.triton import flops
 from querykey.backends.triton.ops import operator
 
 
@@ -137,3 +139,5 @@ documents_backward = operator("triton_documents_backward", _backward, _empty_gra
 torch.library.register_autograd(
     "querykey::triton_documents_forward", _derive, setup_context=_remember
 )
+register_flop_formula(torch.ops.querykey.triton_documents_forward)(flops.documents_forward)
+register_flop_formula(torch.ops.querykey.triton_documents_backward)(flops.documents_backward)

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from querykey.backends.triton import flops
 
 
 def _forward(
@@ -104,3 +107,5 @@ def operator(name: str, run: Callable, shapes: Callable) -> Callable:
 triton_forward = operator("triton_forward", _forward, _empty_results)
 triton_backward = operator("triton_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
+register_flop_formula(torch.ops.querykey.triton_forward)(flops.forward)
+register_flop_formula(torch.ops.querykey.triton_backward)(flops.backward)

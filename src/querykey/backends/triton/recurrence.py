@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from querykey.attention.features import PowerSeries
 from querykey.attention.mechanisms import Kernel
+from querykey.backends.triton import flops
 from querykey.backends.triton.ops import operator
 from querykey.backends.triton.quadratic import compute_dtype
 
@@ -97,3 +99,5 @@ def _empty_results(
 
 triton_decode = operator("triton_decode", _decode, _empty_results)
 triton_extend = operator("triton_extend", _extend, _empty_results)
+register_flop_formula(torch.ops.querykey.triton_decode)(flops.decode)
+register_flop_formula(torch.ops.querykey.triton_extend)(flops.extend)
