@@ -39,11 +39,11 @@ PLANS = {
         (8192, 8192),
         (Launch(128, 64, 8, 3, 128), Launch(128, 64, 8, 3)),
         (Launch(128, 32, 8, 3, 128), Launch(128, 64, 8, 4)),
-        (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
+        (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3)),
     ),
 }
 STEP = 64  # tokens that the sums take at a time
-SUMS = Launch(0, 0, 4, 4)  # of degree 2; no kernel of these has a near tile
+SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 
