@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from querykey.backends.triton import gradients, plans, states
+from querykey.backends.triton.launches import start
 from querykey.backends.triton.outputs import outputs
 
 
@@ -27,7 +27,7 @@ class Job:
         # The same as c2 (d + shift)^2 + rest: no cancelling where a square comes near 0.
         self.shift = self.c1 / (2 * self.c2)
         self.rest = self.c0 - self.c2 * self.shift**2
-        self.plan = plans.PLANS[self.key_dim]
+        self.plan = plans.plan(self.key_dim, self.value_dim)
         longest = max(self.queries, self.keys)
         self.causal = causal
         self.far = longest > self.plan.near[back]
@@ -49,7 +49,7 @@ class Job:
         """Return x (..., T, D) in blocks with tokens last, (..., blocks, D, width)."""
         (tokens, size), rows, width = x.shape[-2:], x.shape[:-2].numel(), self.width
         out = x.new_empty((*x.shape[:-2], self.blocks(tokens), size, width))
-        _launch(states.turned, (out.shape[-3], rows), x, out, tokens, out.shape[-3], size, width)
+        start(states.turned, (out.shape[-3], rows), x, out, tokens, out.shape[-3], size, width)
         return out
 
     def moments(self, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ class Job:
         out = x.new_empty((*x.shape[:-2], blocks, key_dim, self.width))
         size = key_dim * value_dim + key_dim * key_dim + value_dim + key_dim
         rest = x.new_empty((lanes, chunks, size), dtype=torch.float32)
-        _launch(
+        start(
             states.moments, (chunks, lanes),
             x, y, weights, out, rest, tokens, blocks, chunks, x.shape[1], self.plan.chunk, key_dim,
             value_dim, self.width, weights is not None, self.precision,
@@ -77,28 +77,22 @@ class Job:
         chunks = self.chunks(tokens)
         out = x.new_empty((lanes, chunks, 3 * key_dim // 4, key_dim, value_dim))
         even = tokens % self.plan.chunk == 0
-        for upper, tiles in ((False, key_dim // 2), (True, key_dim // 4)):
-            _launch(
-                states.states, (tiles // 4, chunks, lanes),
-                x, y, out, tokens, blocks, chunks, group, self.plan.chunk, key_dim, value_dim,
-                width, upper, even, self.precision, launch=plans.SUMS,
-            )  # fmt: skip
+        start(
+            states.states, (3 * key_dim // 16, chunks, lanes),
+            x, y, out, tokens, blocks, chunks, group, self.plan.chunk, key_dim, value_dim, width,
+            even, self.precision, launch=plans.SUMS,
+        )  # fmt: skip
         self.run(out, after)
         return out
 
     def run(self, table: Tensor, after: bool) -> None:
         """Make sums per chunk, (lanes, chunks, ...), running ones in place."""
         lanes, chunks, size = *table.shape[:2], table[0, 0].numel()
-        _launch(
-            states.running,
-            (_blocks(size, 1024), lanes),
-            table,
-            chunks,
-            size,
-            1024,
-            after,
-            not self.causal,
-        )
+        block = 1024 if size > 65536 else 256  # enough programs to fill a GPU
+        start(
+            states.running, (_blocks(size, block), lanes),
+            table, chunks, size, block, after, not self.causal,
+        )  # fmt: skip
 
     def shape(self, launch: plans.Launch) -> tuple:
         """Return what the kernels over queries or keys are compiled for."""
@@ -112,13 +106,6 @@ class Job:
 
 def _blocks(tokens: int, size: int) -> int:
     return -(-tokens // size)
-
-
-def _launch(
-    kernel: Any, grid: tuple[int, ...], *args: Any, launch: plans.Launch = plans.PLAIN
-) -> None:
-    options = {"num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers}
-    kernel[grid](*args, **options)
 
 
 def forward(
@@ -143,7 +130,7 @@ def forward(
         turned = job.turned(q)
         del keys
     launch = job.plan.outputs[not job.far]
-    _launch(
+    start(
         outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-3],
         job.keys, job.chunks(job.keys), job.c0, job.c1, job.c2, job.shift, job.rest,
@@ -166,7 +153,7 @@ def backward(
     """Return the gradients of q, k and v. The sums are made again: they are larger than k and v."""
     job = Job(q, k, v, numbers, causal, back=True)
     g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
-    _launch(
+    start(
         gradients.scaled, (_blocks(rows, 128),),
         dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128,
     )  # fmt: skip
@@ -177,7 +164,7 @@ def backward(
         queries, after = job.moments(q, g, e)
         square = job.squares(keys, v[:, None], after=False)
     launch = job.plan.by_query[not job.far]
-    _launch(
+    start(
         gradients.query_gradients, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, queries, k, v, g, e, square, before, dq, job.queries, queries.shape[-3], job.keys,
         job.chunks(job.keys), job.c1, job.c2, job.shift, *job.shape(launch), job.precision,
@@ -187,7 +174,7 @@ def backward(
         del square  # before the next one: these are the largest tables
         square = job.squares(queries, g, after=True)
     launch = job.plan.by_key[not job.far]
-    _launch(
+    start(
         gradients.key_gradients, (_blocks(job.keys, launch.keys), job.lanes),
         q, k, keys, v, g, e, square, after, dk, dv, job.queries, job.keys, keys.shape[-3],
         job.chunks(job.queries), job.c0, job.c1, job.c2, job.shift, job.rest, *job.shape(launch),

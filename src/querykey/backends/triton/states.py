@@ -72,28 +72,39 @@ def moments(
 def states(
     XT, Y, S, T, blocks, chunks,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    EVEN: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write four tiles of a chunk's degree 2, see `tiles`."""
+    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    XT, Y = XT + lane * G * blocks * W * D, Y + lane * G * T * M
+    S += ((lane * chunks + c) * (3 * D // 4) + part * 4) * D * M
+    begin = c * L
+    end = begin + L if EVEN else tl.minimum(begin + L, blocks * W)
+    first = part * 4
+    if first < D // 2:
+        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, False, EVEN, PREC)
+    else:
+        first = 2 * first - D // 2
+        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, True, EVEN, PREC)
+
+
+@triton.jit
+def _fourfold(
+    XT, Y, S, begin, end, T, blocks, first,
+    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     UPPER: tl.constexpr, EVEN: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Write four tiles of a chunk's degree 2: x_i X Y^T for four i, or for four pairs of i."""
-    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """Write x_i X Y^T for four i from the first on, or for four pairs of i."""
     H: tl.constexpr = D // 2
     r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, W)
-    if UPPER:
-        j = H + r % H
-        tile = H + part * 4
-        first = H + part * 8
-    else:
-        j = r
-        tile = part * 4
-        first = part * 4
+    j = H + r % H if UPPER else r
     a0 = tl.zeros((D, M), tl.float32)
     a1 = tl.zeros((D, M), tl.float32)
     a2 = tl.zeros((D, M), tl.float32)
     a3 = tl.zeros((D, M), tl.float32)
     for h in range(G):
-        row = lane * G + h
-        xt, ys = XT + row * blocks * W * D, Y + row * T * M
-        for t0 in range(c * L, c * L + L if EVEN else tl.minimum(c * L + L, blocks * W), W):
+        xt, ys = XT + h * blocks * W * D, Y + h * T * M
+        for t0 in range(begin, end, W):
             t = t0 + tt
             xs = xt + t0 * D + j[:, None] * W + tt[None, :]
             xi = xt + t0 * D + first * W + tt
@@ -102,7 +113,7 @@ def states(
             else:
                 y = tl.load(ys + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
             if UPPER:
-                # Both factors must be loads for the products to stay in registers: so no `where`.
+                # From loads alone: with a `where` the factors would go through shared memory.
                 low = tl.load(xs, mask=(r < H)[:, None], other=0.0)
                 high = tl.load(xs, mask=(r >= H)[:, None], other=0.0)
                 x0 = low * tl.load(xi)[None, :] + high * tl.load(xi + W)[None, :]
@@ -119,7 +130,7 @@ def states(
             a1 = tl.dot(x1, y, a1, input_precision=PREC)
             a2 = tl.dot(x2, y, a2, input_precision=PREC)
             a3 = tl.dot(x3, y, a3, input_precision=PREC)
-    S += ((lane * chunks + c) * (3 * D // 4) + tile) * D * M + r[:, None] * M + m[None, :]
+    S += r[:, None] * M + m[None, :]
     tl.store(S, a0.to(S.dtype.element_ty))
     tl.store(S + D * M, a1.to(S.dtype.element_ty))
     tl.store(S + 2 * D * M, a2.to(S.dtype.element_ty))
