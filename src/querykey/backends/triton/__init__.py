@@ -13,7 +13,7 @@ from querykey.attention.masks import Documents, real_keys
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.backends.request import Request
 from querykey.backends.triton import quadratic
-from querykey.backends.triton.plans import SIZES
+from querykey.backends.triton.plans import SIZES, SUMMED
 from querykey.backends.triton.recurrence import KINDS, recur
 
 __all__ = ["WHY", "notes", "recur", "recurrence_refusal", "refusal", "run"]
@@ -60,8 +60,8 @@ def recurrence_refusal(
     if q.shape[2] == 1:
         known = q.dtype in KINDS
         return _machine(q) if known else f"it takes no {str(q.dtype)[6:]}"
-    if max(q.shape[-1], v.shape[-1]) > SIZES[-1]:
-        return f"it takes keys and values of at most {SIZES[-1]} entries, or one token"
+    if max(q.shape[-1], v.shape[-1]) > SUMMED:
+        return f"it takes keys and values of at most {SUMMED} entries, or one token"
     if q.shape[0] * q.shape[1] > MOST:
         return f"it takes at most {MOST} heads, those of all rows counted"
     return _machine(q) or _precision(q)
