@@ -1,6 +1,6 @@
 """A decoder of 100 M parameters at 65536 tokens of context: softmax against a quadratic kernel.
 
-    python benchmarks/longrun.py [--steps 200] [--tokens 65536] [--seconds 300]
+    python benchmarks/longrun.py [--steps 200] [--tokens 65536] [--seconds 300] [--only softmax]
 
 Everything but the mechanism is the same: seed, weights to begin with, text, optimizer. The text is
 the source of Python's own standard library, byte by byte, a new window at every step. bfloat16
@@ -86,12 +86,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=65536)
     parser.add_argument("--seconds", type=float, default=300, help="at most, for each mechanism")
+    parser.add_argument("--only", choices=MECHANISMS)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("needs a CUDA device")
     data = text(args.steps * args.tokens + 1).cuda()
     found = {}
-    for name in MECHANISMS:
+    for name in [args.only] if args.only else MECHANISMS:
         found[name] = train(name, data, args.steps, args.tokens, args.seconds)
         torch.cuda.empty_cache()
     marks = [s for s in (1, 10, 25, 50, 100, 150, 200) if s <= args.steps]

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from querykey.backends.triton import passes
+from querykey.backends.triton.launches import start
 from querykey.backends.triton.layout import layout
 from querykey.backends.triton.quadratic import filled
 
@@ -49,7 +50,7 @@ class Carried(passes.Job):
         """Make sums per chunk, (lanes, chunks, ...), running ones in place."""
         lanes, chunks, size = *table.shape[:2], table[0, 0].numel()
         grid = (triton.cdiv(size, 1024), lanes)
-        carried[grid](table, self.first[size], self.last[size], chunks, size, 1024)
+        start(carried, grid, table, self.first[size], self.last[size], chunks, size, 1024)
 
 
 def extend(

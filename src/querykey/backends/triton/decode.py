@@ -18,7 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from querykey.backends.triton.launches import start
 from querykey.backends.triton.layout import layout
+from querykey.backends.triton.plans import Launch
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,10 @@ def decode(
     after = outer.new_empty(outer.shape), total.new_empty(total.shape)
     padded = triton.next_power_of_2(group)
     plan = cut(lanes, padded)
-    token[(lanes, triton.cdiv(value_dim, plan.columns))](
+    start(
+        token, (lanes, triton.cdiv(value_dim, plan.columns)),
         q, k, v, real, made.letters, made.weights, outer, total, out, *after, width, group, key_dim,
         value_dim, padded, plan.columns, plan.rows, real is not None,
-        num_warps=plan.warps,
+        launch=Launch(0, 0, plan.warps, 1),
     )  # fmt: skip
     return out, *after

@@ -2,7 +2,8 @@
 
 Counted is what the kernels multiply for the tokens that there are, sizes filled up included, zeros
 that fill up a tile not. Within its chunk a query meets as many keys as the chunk has, those that
-the causal order hides included; where there are no chunks it meets all, whatever documents hide.
+the causal order hides included; where there are no chunks it meets all, whatever documents hide. Products
+with 1, which only move queries to where the next product wants them, are not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from querykey.backends.triton.plans import PLANS, Plan, fitting
+from querykey.backends.triton.plans import Plan, fitting, plan
 
 Shape = Sequence[int]
 
@@ -20,12 +21,11 @@ def forward(
 ) -> int:
     """Every pair, or the sums of all keys, read by all queries, and the pairs of each chunk."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
-    plan = PLANS[size]
-    if max(queries, keys) <= plan.near[0]:
+    cut = plan(size, width)
+    if max(queries, keys) <= cut.near[0]:
         return 2 * lanes * group * queries * keys * (size + width)
-    met = 2 * group * _pairs(queries, plan) * (size + width) if causal else 0
-    read = 2 * group * queries * (size * size * width + _rest(size, width))
-    return lanes * (met + read + _summed(keys, size, width))
+    met = 2 * group * _pairs(queries, cut) * (size + width) if causal else 0
+    return lanes * (met + _read(group * queries, size, width) + _summed(keys, size, width))
 
 
 def backward(
@@ -34,10 +34,10 @@ def backward(
 ) -> int:  # fmt: skip
     """Gradients of queries by the sums of keys, those of keys and values by the sums of queries."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
-    plan, met = PLANS[size], 4 * size + 3 * width  # the scores twice; dq; and for k, v the rest
-    if max(queries, keys) <= plan.near[1]:
+    cut, met = plan(size, width), 4 * size + 3 * width  # scores and weights twice; dq, dk and dv
+    if max(queries, keys) <= cut.near[1]:
         return 2 * lanes * group * queries * keys * met
-    near = 2 * group * _pairs(queries, plan) * met if causal else 0
+    near = 2 * group * _pairs(queries, cut) * met if causal else 0
     square, rest = size * size * width, _rest(size, width)
     by_query = 2 * group * queries * (square + rest)
     by_key = 2 * keys * (2 * square + rest + size * width)
@@ -73,9 +73,8 @@ def extend(
 ) -> int:
     """As forward, by way of the sums however few the tokens are."""
     size, width = fitting(q[3]), fitting(v[2])
-    met = 2 * q[1] * _pairs(q[2], PLANS[size]) * (size + width)
-    read = 2 * q[1] * q[2] * (size * size * width + _rest(size, width))
-    return q[0] * (met + read + _summed(k[1], size, width))
+    met = 2 * q[1] * _pairs(q[2], plan(size, width)) * (size + width)
+    return q[0] * (met + _read(q[1] * q[2], size, width) + _summed(k[1], size, width))
 
 
 def _summed(tokens: int, size: int, width: int) -> int:
@@ -83,11 +82,17 @@ def _summed(tokens: int, size: int, width: int) -> int:
     return 2 * tokens * (3 * size * size // 4 * width + _rest(size, width))
 
 
+def _read(tokens: int, size: int, width: int) -> int:
+    """The same read by queries; keys too small for half a tile read whole ones."""
+    square = size * size if size < 32 else 3 * size * size // 4
+    return 2 * tokens * (square * width + _rest(size, width))
+
+
 def _rest(size: int, width: int) -> int:
     """Degree 1, and degree 2 of the normaliser."""
     return size * width + size * size
 
 
-def _pairs(tokens: int, plan: Plan) -> int:
+def _pairs(tokens: int, cut: Plan) -> int:
     """Pairs within chunks."""
-    return tokens * min(tokens, plan.chunk)
+    return tokens * min(tokens, cut.chunk)

@@ -20,8 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from querykey.backends.triton import gradients
+from querykey.backends.triton.launches import start
 from querykey.backends.triton.passes import Job
-from querykey.backends.triton.plans import Launch
 
 
 @triton.jit
@@ -205,10 +205,11 @@ def forward(
     inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     low, up, seen, _ = table
     launch = job.plan.outputs[1]
-    outputs[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+    start(
+        outputs, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
         q, k, v, low, up, seen, out, more, inverse, job.queries, job.lanes // len(low), job.c0,
         job.c2, job.shift, job.rest, job.group, job.key_dim, job.value_dim, launch.queries,
-        launch.keys, keep, job.precision, **_options(launch),
+        launch.keys, keep, job.precision, launch=launch,
     )  # fmt: skip
     return out, more, inverse
 
@@ -228,26 +229,25 @@ def backward(
     """Do as `passes.backward`; a causal query is the first that sees its own key."""
     job = Job(q, k, v, numbers, causal=False, back=True)
     g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
-    gradients.scaled[(triton.cdiv(rows, 128),)](
+    start(
+        gradients.scaled, (triton.cdiv(rows, 128),),
         dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128,
     )  # fmt: skip
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     low, up, _, end = table
     heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
     launch = job.plan.by_query[1]
-    query_gradients[(triton.cdiv(job.queries, launch.queries), job.lanes * job.group)](
+    start(
+        query_gradients, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
         q, k, v, g, e, low, up, dq, job.queries, heads, job.c2, job.shift, *sizes,
-        launch.queries, launch.keys, job.precision, **_options(launch),
+        launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     first = torch.arange(job.keys, device=k.device, dtype=low.dtype).expand_as(low)
     first = first.contiguous() if causal else low
     launch = job.plan.by_key[1]
-    key_gradients[(triton.cdiv(job.keys, launch.keys), job.lanes)](
+    start(
+        key_gradients, (triton.cdiv(job.keys, launch.keys), job.lanes),
         q, k, v, g, e, first, end, dk, dv, job.queries, heads, job.c2, job.shift, job.rest,
-        *sizes, launch.queries, launch.keys, job.precision, **_options(launch),
+        *sizes, launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     return dq, dk, dv
-
-
-def _options(launch: Launch) -> dict[str, int]:
-    return {"num_warps": launch.warps, "num_stages": launch.stages}
