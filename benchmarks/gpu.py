@@ -27,6 +27,7 @@ from querykey.attention.features import Quadratic
 from querykey.show.figure import Series, line_chart
 from querykey.show.table import print_table
 
+MOST = dict.fromkeys(SIZES, LENGTHS[-1]) | {128: 32768}  # tokens, by head size
 BOUNDS = (5e-3, 1e-2, 1e-2, 1e-2)  # relative errors of the output and of dq, dk, dv
 
 
@@ -120,6 +121,7 @@ def measure(contenders: dict[str, Contender], size: int, tokens: int) -> dict:
         forward = lambda attend=contender.attend, x=x: attend(*x)  # noqa: E731
         found[f"{name} forward"] = milliseconds(forward, runs, busy)
         found[f"{name} both"] = milliseconds(both, runs, busy)
+    print(found, file=sys.stderr, flush=True)
     return found
 
 
@@ -183,7 +185,7 @@ def plot(found: list[dict], names: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="head size 64, three lengths")
+    parser.add_argument("--quick", action="store_true", help="head size 64, four lengths")
     parser.add_argument("--plot", metavar="FILE", help="write the times at head size 64 as SVG")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -194,9 +196,9 @@ def main() -> None:
     machine: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     machine["triton"] = importlib.import_module("triton").__version__
     machine |= ceilings()
-    lengths = LENGTHS[3::2] if args.quick else LENGTHS
-    found = [measure(contenders, s, n) for s in sizes for n in lengths if s <= 64 or n <= 32768]
-    memory = {f"{s} {n}": peak(s, n) for s in sizes for n in (131072,) if s <= 64}
+    lengths = dict.fromkeys(sizes, LENGTHS[1::2]) | ({} if args.quick else {64: LENGTHS})
+    found = [measure(contenders, s, n) for s in sizes for n in lengths[s] if n <= MOST[s]]
+    memory = {f"{s} {n}": peak(s, n) for s in sizes for n in (131072,) if n <= MOST[s]}
     hosts = {name: host(turned(one)) for name, one in contenders.items() if not one.peer}
     for r in found:
         r["triton TFLOP/s"] = rate(r["size"], r["tokens"], r["triton forward"])

@@ -54,6 +54,7 @@ PLANS = {
 }
 STEP = 64  # tokens that the sums take at a time
 SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
+MOMENTS = Launch(0, 0, 4, 1)  # a block is read by two products, turned and not: no race for it
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 
