@@ -39,8 +39,10 @@ def refusal(request: Request) -> str | None:
     if (request.causal or request.others) and not ordered:
         name = "Causal()" if request.causal else "Documents(...)"
         return f"with {name} it takes as many queries as keys, the first at position 0"
-    if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
-        return f"it takes keys and values of at most {SIZES[-1]} entries"
+    most = SUMMED if request.others else SIZES[-1]
+    if max(request.call.key_dim, request.v.shape[-1]) > most:
+        known = ", with Documents(...)" if request.others else ""
+        return f"it takes keys and values of at most {most} entries{known}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
     if request.call.heads * math.prod(request.call.batch) > MOST:

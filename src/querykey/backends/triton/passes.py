@@ -65,7 +65,7 @@ class Job:
         start(
             states.moments, (chunks, lanes),
             x, y, weights, out, rest, tokens, blocks, chunks, x.shape[1], self.plan.chunk, key_dim,
-            value_dim, self.width, weights is not None, self.precision,
+            value_dim, self.width, weights is not None, self.precision, launch=plans.MOMENTS,
         )  # fmt: skip
         self.run(rest, weights is not None)
         return out, rest
