@@ -147,7 +147,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="batch 1 only")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("needs a CUDA device")
+        print("nothing was timed: this needs a CUDA device")
+        return
     errors = {tokens: check(tokens) for tokens in (300, 3001)}
     rate, rows, found = copy_rate(), [], {}
     for batch in (1,) if args.quick else (1, 8, 32):

@@ -34,7 +34,14 @@ def interpreted():
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
 @pytest.mark.parametrize(
-    "name", [*triton_driver.CASES, *triton_driver.DOCUMENTS, "checkpointed", "compiled whole"]
+    "name",
+    [
+        *triton_driver.CASES,
+        *triton_driver.DOCUMENTS,
+        "checkpointed",
+        "compiled whole",
+        "distributed",
+    ],
 )
 def test_interpreted_against_the_quadratic_form(name, interpreted):
     assert max(interpreted[name]) < 1e-5

@@ -7,9 +7,12 @@ output and of the gradients of q, k and v.
 
 import json
 import math
+import tempfile
 import warnings
 
 import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from querykey.attention.features import Polynomial, Quadratic, Taylor
@@ -128,6 +131,34 @@ def run_wrapped(wrap):
     return errors(results(wrap(attend), inputs, grad), results(attend, inputs, grad))
 
 
+class Layer(torch.nn.Module):
+    """Attention with weights of its own, for what wraps modules."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kernel, self.mix = kernel, torch.nn.Linear(16, 16)
+
+    def forward(self, q, k, v):
+        return quadratic.attend(self.mix(q), self.mix(k), v, self.kernel, causal=True)
+
+
+def run_distributed():
+    """One rank of DDP: its gradients against those of the plain module."""
+    kernel, _, inputs, grad, *_ = draw(CASES["one chunk"])
+    layer, found = Layer(kernel), []
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1
+        )
+        for module in (DistributedDataParallel(layer), layer):
+            layer.zero_grad()
+            module(*inputs).backward(grad)
+            found.append([p.grad.clone() for p in layer.parameters()])
+        distributed.destroy_process_group()
+    return errors(*found)
+
+
 def poison(make):
     """Let what is not written to hold NaN."""
 
@@ -151,6 +182,7 @@ def main():
     found["compiled whole"] = run_wrapped(
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
     )
+    found["distributed"] = run_distributed()
     print(json.dumps(found))
 
 

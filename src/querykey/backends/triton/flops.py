@@ -2,8 +2,8 @@
 
 Counted is what the kernels multiply for the tokens that there are, sizes filled up included, zeros
 that fill up a tile not. Within its chunk a query meets as many keys as the chunk has, those that
-the causal order hides included; where there are no chunks it meets all, whatever documents hide. Products
-with 1, which only move queries to where the next product wants them, are not counted.
+the causal order hides included; where there are no chunks it meets all, whatever documents hide.
+Products with 1, which only bring queries to where the next product wants them, are not counted.
 """
 
 from __future__ import annotations
