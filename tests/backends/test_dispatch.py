@@ -84,11 +84,17 @@ def test_refusals_by_name():
         "it takes kernels of degree 2 in q.k, and Taylor(order=4, signed=False) is none": (
             {"mechanism": qk.Kernel(qk.Taylor(4))}
         ),
-        "it takes Causal() and padding, and Window(size=3) is neither": (
+        "it takes Causal(), padding and documents, and Window(size=3) is none of these": (
             {"mechanism": KERNEL, "mask": qk.Causal() & qk.Window(3)}
         ),
         "with Causal() it takes as many queries as keys, the first at position 0": (
             {"mechanism": KERNEL, "mask": qk.Causal(), "start": 2}
+        ),
+        "with Documents(...) it takes as many queries as keys, the first at position 0": (
+            {"mechanism": KERNEL, "mask": qk.Documents(REAL), "start": -1}
+        ),
+        "it takes one Documents(...), not several at once": (
+            {"mechanism": KERNEL, "mask": qk.Documents(REAL) & qk.Documents(~REAL)}
         ),
     }
     for reason, spec in asked.items():

@@ -34,7 +34,30 @@ class Call:
 def products(call: Call) -> Size:
     """FLOPs in matrix products."""
     formula = PRODUCTS.get(call.op)
+    if formula is None and call.op in registered():
+        outs = call.outs[0] if len(call.outs) == 1 else call.outs
+        return registered()[call.op](*call.args, out_val=outs)
     return formula(call) if formula else 0
+
+
+def registered() -> dict[str, Callable[..., Size]]:
+    """Formulas of torch's registry, by name, for operations that are not torch's own.
+
+    Those with arguments that have no place, only a name, are left out: a `Call` has lost the names.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    return {
+        str(op): formula
+        for op, formula in flop_registry.items()
+        if not str(op).startswith("aten.") and _has_places(op)
+    }
+
+
+def _has_places(op: Any) -> bool:
+    overloads = getattr(op, "overloads", list)()
+    schemas = [getattr(op, name)._schema for name in overloads]
+    return bool(schemas) and not any(a.kwarg_only for s in schemas for a in s.arguments)
 
 
 def pointwise(call: Call) -> Size:

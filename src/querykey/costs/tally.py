@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 )
 
 from querykey.costs import private
-from querykey.costs.formulas import MOVES, PRODUCTS, WORK, Call, Shape
+from querykey.costs.formulas import MOVES, PRODUCTS, WORK, Call, Shape, registered
 from querykey.costs.private import TorchDispatchMode, size_of, storage_key
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -104,7 +104,7 @@ class Tally(TorchDispatchMode):
         name = _name(func)
         if name == "aten.constant_pad_nd":
             return "padding"
-        if name in PRODUCTS or name in WORK or name in self._formulas:
+        if name in PRODUCTS or name in WORK or name in self._formulas or name in registered():
             return "formula"
         if name.startswith("prim.") or name in MOVES or getattr(func, "is_view", False):
             return "free"

@@ -74,7 +74,8 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             if turns is None:
                 turns = self.rotary.turns(token_positions(x, state, real), q)
-            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+            # Under autocast the turns are in float32, and the values are not.
+            q, k = (self.rotary.turned(x, turns).to(v.dtype) for x in (q, k))
         bias = self.bias if bias is None else bias
         if state is None:
             return self._attend(q, k, v, real, bias)
