@@ -36,6 +36,15 @@ Positions = Learned | Sinusoidal | Rotary | ALiBi | Distances | None
 
 
 @dataclass(frozen=True)
+class Special:
+    """Token ids with a meaning of their own: what begins a text, what ends it, what fills it up."""
+
+    bos: int | None = None
+    eos: tuple[int, ...] = ()  # generation stops at any of them
+    pad: int | None = None
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig:
     """How token ids become vectors: a table, times a scale, plus segment types, then a norm."""
 
@@ -43,6 +52,7 @@ class EmbeddingConfig:
     types: int = 0  # kinds of segments (BERT's sentence A and B); 0: none
     norm: bool = False
     scale: float = 1.0
+    special: Special = field(default_factory=Special)
 
     def __post_init__(self):
         if self.vocabulary < 1:

@@ -53,6 +53,16 @@ def read_settings(folder: Path) -> Settings:
         raise FolderError(f"{folder}: there is no such folder")
     if not file.is_file():
         raise FolderError(f"{file}: there is no such file; a folder of weights has one")
+    return _read_object(file)
+
+
+def read_generation(folder: Path) -> Settings:
+    """Return generation_config.json, empty where the folder has none."""
+    file = folder / "generation_config.json"
+    return _read_object(file) if file.is_file() else {}
+
+
+def _read_object(file: Path) -> Settings:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

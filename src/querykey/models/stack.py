@@ -91,7 +91,7 @@ class Stack(nn.Module):
         """
         shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": None}
         if self.rotary is not None:
-            like = x.new_empty(1, self.layers[0].attention.key_dim)
+            like = x.new_empty(1, self.blocks[0].attention.key_dim)
             shared["turns"] = self.rotary.turns(positions, like)
         if memory is None:
             memory = None if state is None else state.memory

@@ -21,9 +21,13 @@ class AttentionConfig:
     mechanism: Mechanism = field(default_factory=Softmax)
     output: bool = True  # a projection after the heads are joined
     biases: tuple[Literal["qkv", "output"], ...] = ("qkv", "output")
+    dropout: float = 0.0  # of softmax's weights, while training
 
     def __post_init__(self):
         _positive("heads", self.heads)
+        _share("dropout", self.dropout)
+        if self.dropout and not isinstance(self.mechanism, Softmax):
+            raise ValueError(f"dropout is of softmax's weights; {self.mechanism} has none")
         for name in ("kv_heads", "key_dim", "value_dim"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name))
@@ -91,14 +95,13 @@ class BlockConfig:
     mlp: MLPConfig
     norm: NormConfig = field(default_factory=NormConfig)
     residual: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
-    dropout: float = 0.0  # of what each part adds; never of attention's weights
+    dropout: float = 0.0  # of what each part adds, while training
 
     def __post_init__(self):
         _positive("width", self.width)
         _among("residual", self.residual, ("attention", "mlp"))
         self.attention.sizes(self.width)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is a share, from 0 to below 1; got {self.dropout}")
+        _share("dropout", self.dropout)
 
     @classmethod
     def preset(
@@ -127,6 +130,11 @@ class BlockConfig:
 def _positive(name: str, value: int) -> None:
     if value < 1:
         raise ValueError(f"{name} is at least 1; got {value}")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is a share, from 0 to below 1; got {value}")
 
 
 def _among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
@@ -32,18 +35,22 @@ def activate(name: str, x: Tensor) -> Tensor:
 class MLP(nn.Module):
     """down(activation(up x)); gated: down(activation(gate x) * up x)."""
 
+    JOINED: ClassVar = ("both", ("gate", "up"))
+
     def __init__(self, width: int, config: MLPConfig):
         super().__init__()
         self.activation = config.activation
         self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.up = nn.Linear(width, config.hidden, bias=config.bias)
         self.down = nn.Linear(config.hidden, width, bias=config.bias)
+        self.both: Callable[[Tensor], Tensor] | None = None  # gate and up in one, in a lean twin
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""
         if self.gate is None:
             return self.down(activate(self.activation, self.up(x)))
-        return self.down(activate(self.activation, self.gate(x)) * self.up(x))
+        gate, up = (self.gate(x), self.up(x)) if self.both is None else self.both(x).chunk(2, -1)
+        return self.down(activate(self.activation, gate) * up)
 
     def extra_repr(self) -> str:
         """Name what no submodule shows."""
