@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from querykey.models.config import Special
 from querykey.nn.lean import lean
 
-
 PAYS = 32  # new tokens from which it pays to prepare the products of a model
 ROOMY = 2**32  # bytes of weights up to which a second copy of them is nothing to ask about
 ROOM = 2048  # new tokens for which memory is taken at once; it grows beyond

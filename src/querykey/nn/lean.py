@@ -26,8 +26,8 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
     """Return a twin of the module, for use while its tensors stay what they are.
 
     Its products are prepared for so many `rows` at a time, 0 for not at all; for more than one, on
-    a CPU, that takes as much memory again as the weights. Modules that somebody watches through hooks, and those of
-    torch that are not listed here, stay themselves.
+    a CPU, that takes as much memory again as the weights. Modules that somebody watches through
+    hooks, and those of torch that are not listed here, stay themselves.
     """
     if _is_watched(module):
         return module

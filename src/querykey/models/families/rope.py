@@ -84,7 +84,8 @@ def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
     if kind not in KINDS:
         known = ", ".join(("default", *KINDS))
         raise FolderError(
-            f"config.json: `{field}` is of the type {kind!r}, which is not one that we have ({known})"
+            f"config.json: `{field}` is of the type {kind!r}, "
+            f"which is not one that we have ({known})"
         )
     given = rope | {"rope_theta": base}
     given.setdefault("original_max_position_embeddings", settings["max_position_embeddings"])
