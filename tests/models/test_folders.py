@@ -212,3 +212,12 @@ def test_our_own_format_refuses_what_it_does_not_know(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(record))
     with pytest.raises(FolderError, match="there is no 'Popen'"):
         qk.models.load(tmp_path)
+
+
+def test_what_is_no_model_of_ours_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match=r"save wants a model of querykey\.models; got Linear"):
+        qk.models.save(torch.nn.Linear(2, 2), tmp_path)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(FolderError, match="file: this is a file"):
+        qk.models.save(build(preset("gpt")), file)

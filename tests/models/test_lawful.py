@@ -53,14 +53,14 @@ def lawful(model):
     return report
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_mechanisms(name):
     torch.manual_seed(0)
     lawful(Decoder(presets.mechanism(MECHANISMS[name])))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", POSITIONS)
 def test_positions(name):
     torch.manual_seed(0)

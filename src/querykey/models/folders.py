@@ -140,6 +140,8 @@ def write_folder(
     folder: Path, settings: Settings, tensors: Mapping[str, torch.Tensor], shard_bytes: int
 ) -> None:
     """Write config.json and the tensors, in shards where they are larger than `shard_bytes`."""
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder}: this is a file, and a folder of weights is to be written")
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     for name, tensor in tensors.items():

@@ -79,6 +79,8 @@ def generate(
     temperature 1. A model with an encoder reads the prompts there and returns what its decoder
     begins with, then says.
     """
+    check_decodes(model)
+    _check_prompt(ids, real)
     first, new = _first(model, ids), []
     for tokens in stream(
         model, ids, max_new_tokens=max_new_tokens, real=real, temperature=temperature,
@@ -102,12 +104,7 @@ def stream(
 ) -> Iterator[Tensor]:
     """Yield the next token of every row, (batch,), as soon as it is known; see `generate`."""
     check_decodes(model)
-    if ids.ndim != 2 or ids.shape[1] == 0:
-        raise ValueError(
-            f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
-        )
-    if real is not None and not bool((real != 0).any(1).all()):
-        raise ValueError("every prompt has at least one real token")
+    _check_prompt(ids, real)
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens is at least 0; got {max_new_tokens}")
     if temperature is None:
@@ -116,7 +113,22 @@ def stream(
     if stop is None:
         stop = special_tokens(model).eos
     stops = (stop,) if isinstance(stop, int) else tuple(stop)
+    if not all(isinstance(each, int) for each in stops):
+        raise TypeError(f"stop is a token id, or several; got {stop!r}")
     return _stream(model, ids, max_new_tokens, real, choice, stops, seed)
+
+
+def _check_prompt(ids: Any, real: Any) -> None:
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}")
+    if ids.ndim != 2 or ids.shape[1] == 0:
+        raise ValueError(
+            f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
+        )
+    if real is not None and real.shape != ids.shape:
+        raise ValueError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
+    if real is not None and not bool((real != 0).any(1).all()):
+        raise ValueError("every prompt has at least one real token")
 
 
 def _stream(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.models.build import build
+from querykey.models.build import MODELS, build
 from querykey.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Special
 from querykey.models.families import FAMILIES
 from querykey.models.families.table import Family, FolderError, Row, Settings, read_special
@@ -63,6 +63,8 @@ def load(
 def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) -> None:
     """Write a folder that `load` reads, and `transformers` too where it has such a model."""
     config: Any = getattr(model, "config", None)
+    if type(config) not in MODELS:
+        raise TypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
     family, settings = _expressed(config)
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     ours = {name: tensor.detach().cpu() for name, tensor in _stored(model)}

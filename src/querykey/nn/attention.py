@@ -8,7 +8,7 @@ decoding         out, state = attention.extend(x, state)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,6 @@ Turns = tuple[Any, Any]  # what Rotary.turns returns
 class MultiHeadAttention(nn.Module):
     """Queries, keys and values of several heads, attention between them, and the heads joined."""
 
-    JOINED: ClassVar = ("qkv", ("q", "k", "v"))
-
     def __init__(
         self,
         width: int,
@@ -47,14 +45,16 @@ class MultiHeadAttention(nn.Module):
         self.config, self.mask, self.bias = config, mask, bias
         self.rotary, self.backend = rotary, backend
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
-        source_width = width if source_width is None else source_width
+        source = width if source_width is None else source_width
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
         self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
-        self.k = nn.Linear(source_width, self.kv_heads * self.key_dim, bias=added)
-        self.v = nn.Linear(source_width, self.kv_heads * self.value_dim, bias=added)
+        self.k = nn.Linear(source, self.kv_heads * self.key_dim, bias=added)
+        self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
         self.o = nn.Linear(inner, width, bias="output" in config.biases) if config.output else None
         self.drop = nn.Dropout(config.dropout) if config.dropout else None
-        self.qkv: Callable[[Tensor], Tensor] | None = None  # the three in one, in a lean twin
+        # In a lean twin, one product for three; the tokens of a source are projected alone.
+        self.fused = ("qkv", ("q", "k", "v") if source_width is None else ())
+        self.qkv: Callable[[Tensor], Tensor] | None = None
 
     def forward(
         self,
@@ -117,9 +117,11 @@ class MultiHeadAttention(nn.Module):
             both = heads + self.kv_heads
             qkv = _split(self.qkv(x), both + self.kv_heads)
             if rotary is None or turns is None:
-                return qkv.tensor_split((heads, both), 1)
+                q, k, v = qkv.tensor_split((heads, both), 1)
+                return q, k, v
             qk, v = qkv.tensor_split((both,), 1)
-            return *rotary.turned(qk, turns).tensor_split((heads,), 1), v
+            q, k = rotary.turned(qk, turns).tensor_split((heads,), 1)
+            return q, k, v
         q, (k, v) = _split(self.q(x), heads), self.memory(x)
         if rotary is not None and turns is not None:
             q, k = rotary.turned(q, turns), rotary.turned(k, turns)

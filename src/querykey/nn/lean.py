@@ -1,10 +1,9 @@
 """A module's own code without nn.Module's machinery around it, for decoding.
 
 Calling a module and looking up its parts takes torch longer than a small matrix product. A lean
-twin runs the very same `forward`, with plain attributes and plain calls. Its matrix products are
-prepared for few tokens at a time: small ones of one input that a module names in `JOINED` become
-one, and for several rows on a CPU, weights are packed, which makes the products about twice as
-fast.
+twin runs the very same `forward`, with plain attributes and plain calls. Its matrix products can be
+prepared for one token of every row at a time: those of one input, which a module names in `fused`,
+become one, and on a CPU the weights are laid out so that they are read up to twice as fast.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-SMALL = 2**20  # entries of a product that takes less time than asking for it several times
 WIDE = (torch.float32, torch.float64)
 Product = Callable[[Tensor], Tensor]
 
@@ -25,9 +23,9 @@ Product = Callable[[Tensor], Tensor]
 def lean(module: nn.Module, rows: int = 0) -> Any:
     """Return a twin of the module, for use while its tensors stay what they are.
 
-    Its products are prepared for so many `rows` at a time, 0 for not at all; for more than one, on
-    a CPU, that takes as much memory again as the weights. Modules that somebody watches through
-    hooks, and those of torch that are not listed here, stay themselves.
+    Its products are prepared for so many `rows`, 0 for not at all: that takes up to as much memory
+    again as the weights. Modules that somebody watches through hooks, and those of torch that are
+    not listed here, stay themselves.
     """
     if _is_watched(module):
         return module
@@ -46,7 +44,7 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
     twin = object.__new__(_twin_of(type(module)))
     twin.__dict__.update(own for own in vars(module).items() if own[0] not in _MACHINERY)
     twin.__dict__.update(module._parameters | module._buffers)
-    name, names = getattr(module, "JOINED", ("", ()))
+    name, names = getattr(module, "fused", ("", ()))
     joined = _joined([getattr(module, each) for each in names], rows)
     for each, part in module._modules.items():
         alone = joined is None or each not in names
@@ -83,7 +81,7 @@ def _product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: run(x, packed, bias, "none", [], "")
-    if rows == 1 and weight.numel() <= SMALL and weight.shape[0] > weight.shape[1]:
+    if rows == 1 and weight.shape[0] > weight.shape[1] and weight.device.type == "cpu":
         weight = _by_columns([weight.detach()])
     linear = F.linear
     return lambda x: linear(x, weight, bias)
@@ -113,8 +111,7 @@ def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
     """Return one product for several of the same input; None where that does not pay."""
     parts = [each for each in modules if type(each) is nn.Linear and not _is_watched(each)]
     inputs = {(each.in_features, each.bias is None) for each in parts}
-    size = sum(each.weight.numel() for each in parts)
-    if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1 or size > SMALL:
+    if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1:
         return None
     weights = [each.weight.detach() for each in parts]
     weight = torch.cat(weights) if rows > 1 else _by_columns(weights)
@@ -133,7 +130,7 @@ def _rms_norm(module: nn.RMSNorm) -> Product:
     if weight is None or epsilon is None or len(shape) > 1 or weight.dtype not in WIDE:
         return lambda x: torch.rms_norm(x, shape, weight, epsilon)
     # torch's own takes nine steps on a CPU.
-    length, share = torch.linalg.vector_norm, 1 / shape[0]
+    length, share = torch.linalg.vector_norm, 1 / weight.numel()
     least = torch.tensor(epsilon, dtype=weight.dtype, device=weight.device)
 
     def norm(x: Tensor) -> Tensor:

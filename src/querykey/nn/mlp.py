@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,15 +34,14 @@ def activate(name: str, x: Tensor) -> Tensor:
 class MLP(nn.Module):
     """down(activation(up x)); gated: down(activation(gate x) * up x)."""
 
-    JOINED: ClassVar = ("both", ("gate", "up"))
-
     def __init__(self, width: int, config: MLPConfig):
         super().__init__()
         self.activation = config.activation
         self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.up = nn.Linear(width, config.hidden, bias=config.bias)
         self.down = nn.Linear(config.hidden, width, bias=config.bias)
-        self.both: Callable[[Tensor], Tensor] | None = None  # gate and up in one, in a lean twin
+        self.fused = ("both", ("gate", "up"))  # in a lean twin, one product for two
+        self.both: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""
