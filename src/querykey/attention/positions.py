@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +60,8 @@ class Rotary:
 
     def frequencies(self, width: int) -> np.ndarray:
         """Return the angle per step of each of the width/2 pairs."""
-        return _frequencies(self.base, width, self.scaling)
+        plain = self.base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        return plain if self.scaling is None else np.asarray(self.scaling(plain), dtype=np.float64)
 
     def __call__(self, x: Array, positions: Array) -> Array:
         """Turn x (*batch, heads, tokens, features) at positions (tokens,) or (*batch, tokens)."""
@@ -102,12 +102,6 @@ class Rotary:
         if self.layout == "interleaved":
             return xp.reshape(xp.stack([a, b], axis=-1), (*a.shape[:-1], 2 * a.shape[-1]))
         return xp.concat([a, b], axis=-1)
-
-
-@lru_cache(maxsize=64)
-def _frequencies(base: float, width: int, scaling: Any) -> np.ndarray:
-    plain = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
-    return plain if scaling is None else np.asarray(scaling(plain), dtype=np.float64)
 
 
 def _angles(frequencies: np.ndarray, positions: Array, x: Array) -> Array:

@@ -81,16 +81,21 @@ def _product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: run(x, packed, bias, "none", [], "")
-    if rows == 1 and weight.shape[0] > weight.shape[1] and weight.device.type == "cpu":
-        weight = _by_columns([weight.detach()])
+    if rows == 1 and weight.shape[0] > weight.shape[1]:
+        weight = _stacked([weight.detach()], rows)
     linear = F.linear
     return lambda x: linear(x, weight, bias)
 
 
-def _by_columns(weights: list[Tensor]) -> Tensor:
-    """Return weights over each other, columns in a row: quicker to read for one token's product."""
-    total, width = sum(len(each) for each in weights), weights[0].shape[1]
-    found = weights[0].new_empty(width, total).t()
+def _stacked(weights: list[Tensor], rows: int) -> Tensor:
+    """Return weights over each other; for one row on a CPU with the entries of a column together.
+
+    That is read faster for one token's product, where there are more columns than rows.
+    """
+    first, total = weights[0], sum(len(each) for each in weights)
+    if rows > 1 or first.device.type != "cpu" or first.dtype not in WIDE:
+        return first if len(weights) == 1 else torch.cat(weights)
+    found = first.new_empty(first.shape[1], total).t()
     for part, each in zip(found.split([len(each) for each in weights]), weights, strict=True):
         part.copy_(each)
     return found
@@ -113,8 +118,7 @@ def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
     inputs = {(each.in_features, each.bias is None) for each in parts}
     if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1:
         return None
-    weights = [each.weight.detach() for each in parts]
-    weight = torch.cat(weights) if rows > 1 else _by_columns(weights)
+    weight = _stacked([each.weight.detach() for each in parts], rows)
     biases = [each.bias.detach() for each in parts if each.bias is not None]
     return _product(weight, torch.cat(biases) if biases else None, rows if rows > 1 else 0)
 
