@@ -24,6 +24,10 @@ NEAR_BOUND = 4096  # bounds up to here are looked beyond
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
 
+class DisagreeError(CostError):
+    """The engines give different answers."""
+
+
 def cost(
     model: nn.Module | Callable[..., nn.Module],
     inputs: Any,
@@ -67,24 +71,59 @@ def cost(
 
 def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
     """Formulas for one model, whose sizes are those of its inputs."""
-    from querykey.costs.engines import RefusedError, interpolated, symbolic
+    from querykey.costs.engines import RefusedError, symbolic
 
     if engine == "interpolation":
         return _interpolated(subject, how)
+    checks = {"auto": _checked, "both": _compared}.get(engine)
     try:
-        found = symbolic(subject, how)
+        found = symbolic(subject, how, repeats=checks is not None)
     except RefusedError as refusal:
         if engine != "auto":
             raise
-        found = _interpolated(subject, how)
-        found.notes.insert(0, f"{refusal}, so the formula was interpolated")
+        return _without_symbols(subject, how, refusal)
+    if checks is None:
         return found
-    if engine == "both":
-        _compare(subject, found, interpolated(subject, how))
-        found.notes.append("both engines agree term for term")
-    elif engine == "auto":
-        _relax(subject, how, found)
+    try:
+        return checks(subject, how, found)
+    except DisagreeError:
+        if not found.repeated:
+            raise
+        return checks(subject, how, symbolic(subject, how))
+
+
+def _checked(subject: Subject, how: Options, found: Formulas) -> Formulas:
+    _check(subject, how, found)
+    _relax(subject, how, found)
+    return found
+
+
+def _compared(subject: Subject, how: Options, found: Formulas) -> Formulas:
+    from querykey.costs.engines import interpolated
+
+    _compare(subject, found, interpolated(subject, how))
+    found.notes.append("both engines agree term for term")
+    return found
+
+
+def _without_symbols(subject: Subject, how: Options, refusal: CostError) -> Formulas:
+    """Interpolate; where the counts depend on values, let these be sizes of their own."""
+    from querykey.costs.engines import symbolic
+
+    try:
+        found = _interpolated(subject, how)
+    except CostError as error:
+        try:
+            found = symbolic(subject, how, picking=True)
+        except CostError:
+            raise error from None
+        if not subject.picked:
+            raise
         _check(subject, how, found)
+        for name, path in subject.picked.items():
+            found.notes.append(f"`{name}`: how many values pick in `{path or 'the whole'}`")
+        return found
+    found.notes.insert(0, f"{refusal}, so the formula was interpolated")
     return found
 
 
@@ -107,14 +146,18 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
-    from querykey.costs.engines import RefusedError, interpolated
+    from querykey.costs.engines import FoldedError, RefusedError, interpolated
 
     refusals = []
     for start in (None, *ELSEWHERE):
         if start is not None:
             subject.move(start)
         try:
-            found = interpolated(subject, how)
+            try:
+                found = interpolated(subject, how)
+            except FoldedError:
+                found = interpolated(subject, how)
+                found.notes.append("values decide which of the modules named `*` does what")
         except RefusedError as refusal:
             refusals.append(refusal)
             if not subject.movable:
@@ -166,7 +209,7 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
     for point in points:
         wrong = difference(found, counter(point), point)
         if wrong:
-            raise CostError(f"the two engines disagree: {wrong}; please report this model")
+            raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if subject.names:
         found.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
         if found.calls < QUICK:
@@ -235,7 +278,7 @@ def _compare(
         a, b = expression(left.get(key, {})), expression(right.get(key, {}), fixed)
         if (a - b).expand() != 0:
             path, metric = key
-            raise CostError(
+            raise DisagreeError(
                 f"the two engines disagree about {metric} of `{path or 'the whole'}`: {a} with "
                 f"symbols, {b} by interpolation; please report this model"
             )

@@ -16,6 +16,8 @@ from querykey.costs import formulas, private
 from querykey.costs.attention import attention_as
 from querykey.costs.formulas import FUSED_BACKWARD, Call, Shape
 from querykey.costs.inputs import CostError, Inputs, Named
+from querykey.costs.picks import Picks
+from querykey.costs.repeats import repeated
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
 from querykey.targets.inputs import quiet
 
@@ -63,11 +65,21 @@ class Counts:
 
 
 def run_pass(
-    model: nn.Module, inputs: Inputs, sizes: Mapping[str, Any], mode: Any, device: str, how: Options
+    model: nn.Module,
+    inputs: Inputs,
+    sizes: Mapping[str, Any],
+    mode: Any,
+    device: str,
+    how: Options,
+    picks: Picks | None = None,
+    repeats: bool = False,
 ) -> Tally:
-    """Run forward (and backward) on tensors that the mode makes, and return what was seen."""
+    """Run forward (and backward) on tensors that the mode makes, and return what was seen.
+
+    With `repeats`, equal layers run twice, and the rest is taken to cost the same.
+    """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    tally = Tally(model, frozenset(how.formulas), not isinstance(mode, nullcontext))
+    tally = Tally(model, frozenset(how.formulas), not isinstance(mode, nullcontext), picks)
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(mode or nullcontext())
@@ -81,6 +93,7 @@ def run_pass(
         buffers = {name: make.buffer(b) for name, b in model.named_buffers()}
         stack.enter_context(tally.watch([*weights.values(), *make.made]))
         stack.enter_context(attention_as(how.attention, tally))
+        stack.enter_context(repeated(model, tally) if repeats else nullcontext())
         out = torch.func.functional_call(model, weights | buffers, args, kwargs)
         loss = _loss(out, how, tally)
         if how.backward:

@@ -45,6 +45,11 @@ PLAIN = {
 }
 
 
+def no_torch_function() -> AbstractContextManager[Any]:
+    """A context in which functions of torch pass by every mode and subclass that overrides them."""
+    return torch._C.DisableTorchFunction()
+
+
 def next_node() -> int:
     """The sequence number that the next node of this thread's autograd graph will get."""
     return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
@@ -119,10 +124,17 @@ class Symbols:
         self.sizes: dict[str, Any] = {}
         self.names: dict[sympy.Symbol, sympy.Symbol] = {}
         for name, hint in hints.items():
-            source = parts["ConstantSource"](f"size_{name}")
-            symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
-            self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
-            self.names[symbol] = sympy.Symbol(name)
+            self.add(name, hint)
+
+    def add(self, name: str, hint: int) -> Any:
+        """One more size, with a number that stands for it where the model compares."""
+        parts = symbolic_shapes()
+        assert parts is not None
+        source = parts["ConstantSource"](f"size_{name}")
+        symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
+        self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
+        self.names[symbol] = sympy.Symbol(name)
+        return self.sizes[name]
 
     def baked(self) -> dict[str, Any]:
         """The sizes that the model turned into a number (or into one another), by name."""

@@ -42,6 +42,7 @@ class Subject:
         other = self.model({name: values[2] for name, values in self.values.items()})
         paths = [{path for path, _ in each.named_modules()} for each in (base, other)]
         self.varies = paths[0] != paths[1]  # as when the number of layers is a size
+        self.picked: dict[str, str] = {}  # sizes that values decide: in which module
 
     def check_name(self, name: str) -> None:
         """Refuse a size that is not there."""
@@ -50,6 +51,15 @@ class Subject:
         if name not in self.names:
             have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
             raise CostError(f"there is no size `{name}`{suggest(name, self.names)} ({have})")
+
+    def pick(self, found: Mapping[str, str]) -> None:
+        """Take in sizes that only values decide."""
+        for name, path in found.items():
+            if name in self.names:
+                raise CostError(f"`{name}` is what a size that values decide is called; rename it")
+            self.picked[name] = path
+            self.names.append(name)
+            self.values[name] = list(range(2, 2 + COUNT))
 
     @property
     def movable(self) -> list[str]:

@@ -40,7 +40,7 @@ class Valid:
         return Valid(tuple(sympy.Symbol(name) >= size for name, size in sizes.items()))
 
     @staticmethod
-    def most(sizes: Mapping[str, int]) -> Valid:
+    def most(sizes: Mapping[str, Any]) -> Valid:
         """Up to these sizes."""
         return Valid(tuple(sympy.Symbol(name) <= size for name, size in sizes.items()))
 
