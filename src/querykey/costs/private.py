@@ -89,12 +89,23 @@ def fake(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
     return mode.from_tensor(tensor, static_shapes=True)
 
 
+def fake_weight(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """The same for a leaf of the graph, outside the mode; quick where it has memory of its own."""
+    parts, plain = symbolic_shapes(), type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    plain = plain and tensor.layout is torch.strided and not tensor.is_quantized
+    if parts and plain and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return parts["FakeTensor"](mode, made, device, requires_grad=tensor.requires_grad)
+    made = fake(mode, tensor.detach(), device)
+    return made.detach().requires_grad_(tensor.requires_grad)
+
+
 @cache
 def symbolic_shapes() -> dict[str, Any] | None:
     """The parts of torch that carry symbolic shapes, or None where this torch lacks them."""
     try:
         from torch._dynamo.source import ConstantSource
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import (
             DimDynamic,
             GuardOnDataDependentSymNode,
@@ -104,6 +115,7 @@ def symbolic_shapes() -> dict[str, Any] | None:
         return None
     return {
         "ConstantSource": ConstantSource,
+        "FakeTensor": FakeTensor,
         "FakeTensorMode": FakeTensorMode,
         "DimDynamic": DimDynamic,
         "ShapeEnv": ShapeEnv,

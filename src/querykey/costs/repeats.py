@@ -39,12 +39,17 @@ def equal_layers(model: nn.Module) -> list[dict[str, nn.Module]]:
     """Numbered siblings that are made alike, by path."""
     found: list[dict[str, nn.Module]] = []
     for path, parent in model.named_modules():
-        alike: dict[Any, dict[str, nn.Module]] = {}
+        kinds: list[tuple[int, Any, dict[str, nn.Module]]] = []
         for name, layer in parent.named_children():
             if name.isdigit() and "forward" not in vars(layer):
-                full = f"{path}.{name}" if path else name
-                alike.setdefault(_looks(layer, int(name)), {})[full] = layer
-        found += [layers for layers in alike.values() if len(layers) >= LEAST]
+                number, looks = int(name), _looks(layer)
+                same = (kind for n, other, kind in kinds if _alike(n, other, number, looks))
+                layers = next(same, None)
+                if layers is None:
+                    layers = {}
+                    kinds.append((number, looks, layers))
+                layers[f"{path}.{name}" if path else name] = layer
+        found += [layers for _, _, layers in kinds if len(layers) >= LEAST]
     shared = _shared(model)
     return [g for g in found if not any(shared & {*map(id, m.parameters())} for m in g.values())]
 
@@ -135,7 +140,7 @@ def _empty(shape: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.empty(shape, dtype=dtype, device=device)
 
 
-def _looks(layer: nn.Module, number: int) -> Any:
+def _looks(layer: nn.Module) -> list[Any]:
     """Everything on which the work of a layer can depend, but the values of its weights."""
     found: list[Any] = []
     for path, module in layer.named_modules():
@@ -144,8 +149,15 @@ def _looks(layer: nn.Module, number: int) -> Any:
             if name in ("_parameters", "_buffers"):
                 found += [(name, key, *_weight(each)) for key, each in value.items()]
             elif name != "_modules":
-                found.append((name, _plain(value, number)))
-    return tuple(found)
+                found.append(_plain(value))
+    return found
+
+
+def _alike(first: int, looks: list[Any], second: int, others: list[Any]) -> bool:
+    """Whether two layers are made alike, but for each one's own number."""
+    return len(looks) == len(others) and all(
+        a == b or (a == first and b == second) for a, b in zip(looks, others, strict=True)
+    )
 
 
 def _weight(tensor: torch.Tensor | None) -> tuple[Any, ...]:
@@ -154,17 +166,17 @@ def _weight(tensor: torch.Tensor | None) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
-def _plain(value: Any, number: int) -> Any:
+def _plain(value: Any) -> Any:
     """A setting as something to compare; what is no plain value is only equal to itself."""
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, int):
-        return "its number" if value == number else value
+        return value
     if isinstance(value, tuple | list | set | frozenset):
-        return type(value), tuple(_plain(each, number) for each in value)
+        return type(value), tuple(_plain(each) for each in value)
     if isinstance(value, dict):
-        return type(value), tuple((key, _plain(each, number)) for key, each in value.items())
-    return id(value)
+        return type(value), tuple((key, _plain(each)) for key, each in value.items())
+    return object, id(value)
 
 
 def _shared(model: nn.Module) -> set[int]:
