@@ -57,6 +57,8 @@ class Formulas:
     calls: int = 0  # of operations in one pass
     runs: bool = False  # whether values were needed
     repeated: bool = False  # whether some layers were not run, being equal to others
+    loops: bool = False  # whether larger sizes take more operations, as in a loop over time
+    hints: dict[str, int] = field(default_factory=dict)  # sizes at which it holds by construction
 
 
 def symbolic(
@@ -86,14 +88,14 @@ def symbolic(
     free = {s.name for each in counts.own.values() for m in each for s in m.free_symbols}
     if free - {*subject.names, *picked}:
         raise RefusedError("some sizes depend on the values that go in")
-    valid = Valid.of(symbols.guards(), hints)
+    valid = Valid.of(symbols.guards(), hints).also(Valid.multiples(subject.steps))
     valid = valid.also(Valid.most({n: symbols.plain(most) for n, (_, most) in picked.items()}))
     subject.pick({name: path for name, (path, _) in picked.items()})
     params = {path: as_sum(n) for path, n in counts.params.items()}
     total = sum(tally.calls.values())
-    return Formulas(
-        "symbolic", counts.own, params, valid, counts.unknown, calls=total, repeated=tally.repeated
-    )
+    found = Formulas("symbolic", counts.own, params, valid, counts.unknown, calls=total)
+    found.repeated, found.hints = tally.repeated, {**base, **hints, **symbols.hints}
+    return found
 
 
 def _symbolic_pass(
@@ -108,7 +110,7 @@ def _symbolic_pass(
     reason = ""
     shortcuts = [True, False] if repeats and equal_layers(model) else [False]
     for device, shortcut in itertools.product(_devices(model), shortcuts):
-        symbols = private.Symbols(hints)
+        symbols = private.Symbols(hints, subject.steps)
         sizes = {**base, **symbols.sizes}
         picks = Picks(_pick_of(symbols)) if picking else None
         try:
@@ -135,6 +137,7 @@ class Counter:
         self.ways: list[tuple[str, str]] | None = None
         self.unknown: dict[str, dict[str, int]] = {}
         self.runs = False  # whether values were needed
+        self.calls: set[int] = set()  # operations per pass
 
     def without_running(self) -> Counter:
         """The same, but never with values."""
@@ -180,7 +183,9 @@ class Counter:
         if way == "static":
             mode = private.static_shapes()
             picks = Picks(sizes.__getitem__) if self.subject.picked else None
-            return counts_of(run_pass(model, inputs, sizes, mode, device, how, picks), model, how)
+            tally = run_pass(model, inputs, sizes, mode, device, how, picks)
+            self.calls.add(sum(tally.calls.values()))
+            return counts_of(tally, model, how)
         found = []
         for seed in (0, 1):
             with random_state(seed):
@@ -233,9 +238,9 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
         )
     if counter.runs:
         notes.append("counted by running it: what it does depends on values")
-    return Formulas(
-        "interpolation", own, params, Valid(), counter.unknown, notes, runs=counter.runs
-    )
+    found = Formulas("interpolation", own, params, Valid(), counter.unknown, notes)
+    found.runs, found.loops = counter.runs, len(counter.calls) > 1
+    return found
 
 
 def difference(found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
@@ -258,9 +263,10 @@ def _hints(subject: Subject, base: Mapping[str, int], shift: int) -> dict[str, i
     used = {size for name, size in base.items() if name in subject.hyper}
     hints: dict[str, int] = {}
     for place, name in enumerate(n for n in subject.names if n not in subject.hyper):
-        hint = subject.near.get(name, 5 + 2 * place + shift)
-        while name not in subject.near and (hint in used or hint in hints.values()):
-            hint += 1
+        said = subject.values[name] if name in subject.said else range(5 + 2 * place + shift, 999)
+        least = 5 * subject.steps.get(name, 1)
+        free = (n for n in said if n >= least and n not in used and n not in hints.values())
+        hint = subject.near.get(name) or next(free, subject.values[name][-1])
         hints[name] = hint
     return hints
 

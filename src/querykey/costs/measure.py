@@ -184,8 +184,9 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
     if not named:
         return
     top = max(max(subject.values[name]) for name in named)
-    # Where values are needed the model really runs, so the far point is nearer.
-    for far in (size for size in (FAR[1:] if found.runs else FAR) if size > top):
+    # Where values are needed the model really runs, and loops run long: the far point is nearer.
+    near = found.runs or found.loops
+    for far in (size for size in (FAR[1:] if near else FAR) if size > top):
         point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
         try:
             wrong = difference(found, counter(point), point)
@@ -193,7 +194,7 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
             continue
         if not wrong:
             found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
-            if far != FAR[0] and not found.runs:
+            if far != FAR[0] and not near:
                 found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
             return
     most = {name: max(subject.values[name]) for name in named}
@@ -221,7 +222,7 @@ def _relax(subject: Subject, how: Options, found: Formulas) -> None:
     from querykey.costs.engines import Counter, difference
 
     for name, most in found.valid.upper_bounds().items():
-        point = {**subject.base(), name: 2 * most + 1}
+        point = {**found.hints, name: 2 * most + 1}
         rest = found.valid.without_upper(name)
         if most > NEAR_BOUND or rest.broken(point):
             continue
@@ -236,11 +237,14 @@ def _relax(subject: Subject, how: Options, found: Formulas) -> None:
 
 def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:
     """Concrete sizes at which the formula holds by its own word."""
-    base = subject.base()
+    base, steps = found.hints, subject.steps
     shifts = [(8, 3), (-2, 1)] if found.calls < QUICK else [(2, 1)]
     points = []
     for shift, step in shifts:
-        point = {n: max(2, s + shift + step * i) for i, (n, s) in enumerate(base.items())}
+        moved = (
+            (n, s, (shift + step * i) * steps.get(n, 1)) for i, (n, s) in enumerate(base.items())
+        )
+        point = {n: max(2, s + by) for n, s, by in moved}
         while found.valid.broken(point) and point != base:
             point = {n: (s + base[n]) // 2 if s > base[n] else base[n] for n, s in point.items()}
         points.append(point)

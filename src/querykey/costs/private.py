@@ -6,6 +6,7 @@ shapes; where a torch cannot load it, `symbolic_shapes()` is None and interpolat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -126,7 +127,7 @@ def symbolic_shapes() -> dict[str, Any] | None:
 class Symbols:
     """Named sizes as torch's symbolic integers, and what torch concluded about them."""
 
-    def __init__(self, hints: dict[str, int]):
+    def __init__(self, hints: dict[str, int], steps: Mapping[str, int]):
         parts = symbolic_shapes()
         assert parts is not None
         self.environment: Any = parts["ShapeEnv"](duck_shape=False)
@@ -134,24 +135,32 @@ class Symbols:
             shape_env=self.environment, allow_non_fake_inputs=True
         )
         self.sizes: dict[str, Any] = {}
-        self.names: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.hints: dict[str, int] = {}
+        self.names: dict[sympy.Symbol, sympy.Expr] = {}
+        self._labels: dict[sympy.Symbol, str] = {}
         for name, hint in hints.items():
-            self.add(name, hint)
+            self.add(name, hint, steps.get(name, 1))
 
-    def add(self, name: str, hint: int) -> Any:
-        """One more size, with a number that stands for it where the model compares."""
+    def add(self, name: str, hint: int, step: int = 1) -> Any:
+        """One more size, with a number that stands for it where the model compares.
+
+        With a step it is so many times a symbol, so that what divides the step divides it.
+        """
         parts = symbolic_shapes()
         assert parts is not None
         source = parts["ConstantSource"](f"size_{name}")
-        symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
-        self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
-        self.names[symbol] = sympy.Symbol(name)
+        times = hint // step
+        symbol = self.environment.create_symbol(times, source, parts["DimDynamic"].DYNAMIC)
+        node = self.environment.create_symintnode(symbol, hint=times, source=source)
+        self.sizes[name] = node * step if step > 1 else node
+        self.names[symbol], self._labels[symbol] = sympy.Symbol(name) / step, name
+        self.hints[name] = hint
         return self.sizes[name]
 
     def baked(self) -> dict[str, Any]:
         """The sizes that the model turned into a number (or into one another), by name."""
         return {
-            self.names[symbol].name: self.plain(value)
+            self._labels[symbol]: self.plain(value)
             for symbol, value in self.environment.replacements.items()
             if symbol in self.names
         }

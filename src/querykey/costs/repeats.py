@@ -7,6 +7,7 @@ counts at concrete sizes, which run every layer, are held against it, module by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -181,8 +182,9 @@ def _plain(value: Any) -> Any:
 
 def _shared(model: nn.Module) -> set[int]:
     """Parameters that several modules hold: their gradients are added up."""
-    every = [id(p) for m in model.modules() for p in m.parameters(recurse=False)]
-    return {each for each in every if every.count(each) > 1}
+    modules = (module for _, module in model.named_modules(remove_duplicate=False))
+    holders = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
+    return {each for each, times in holders.items() if times > 1}
 
 
 def _leaves(value: Any) -> Iterator[Any]:

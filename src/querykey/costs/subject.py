@@ -32,7 +32,10 @@ class Subject:
         self.hyper = [] if isinstance(given, nn.Module) else _arguments(given, inputs)
         self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
         self.near = dict(near)
-        self._said = {*sizes, *near}
+        self.said = {*sizes}
+        self.steps = {name: step for name, step in sizes.items() if isinstance(step, int)}
+        self.steps = {name: step for name, step in self.steps.items() if name not in self.hyper}
+        self._fixed = {*sizes, *near}
         self._models: dict[tuple[int, ...], nn.Module] = {}
         for name in [*sizes, *near]:
             self.check_name(name)
@@ -64,7 +67,7 @@ class Subject:
     @property
     def movable(self) -> list[str]:
         """The sizes of the inputs whose range was not said."""
-        return [n for n in self.names if n not in self.hyper and n not in self._said]
+        return [n for n in self.names if n not in self.hyper and n not in self._fixed]
 
     def move(self, start: int) -> None:
         """Choose the movable sizes from `start` on, the first of them (mostly a batch) as it is."""

@@ -130,6 +130,8 @@ class Tally(TorchDispatchMode):
             out = args[0].new_empty(shape(*args))
         else:
             out = func(*args, **kwargs)
+        if self.picks is not None:
+            self.picks.note(_name(func), args, out)
         if self.counting:
             call = describe(_name(func), args, kwargs, out, kind)
             if kind == "registered":
