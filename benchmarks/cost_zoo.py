@@ -38,6 +38,7 @@ POINTS = [
     {"batch": 3, "seq": 10, "target_seq": 6},
     {"batch": 3, "seq": 6, "target_seq": 5},
     {"batch": 4, "seq": 40, "target_seq": 37},
+    {"batch": 3, "seq": 23, "target_seq": 19},
 ]
 HOW = Options(attention="math")
 IS_FAKE = "transformers.utils.import_utils.is_fake_tensor"

@@ -134,6 +134,8 @@ class Symbols:
         self.mode: Any = parts["FakeTensorMode"](
             shape_env=self.environment, allow_non_fake_inputs=True
         )
+        # What torch remembers of an operation is dear with symbols, and few come more than twice.
+        self.mode.cache_enabled = False
         self.sizes: dict[str, Any] = {}
         self.hints: dict[str, int] = {}
         self.names: dict[sympy.Symbol, sympy.Expr] = {}
