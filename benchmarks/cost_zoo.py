@@ -39,6 +39,8 @@ POINTS = [
     {"batch": 3, "seq": 6, "target_seq": 5},
     {"batch": 4, "seq": 40, "target_seq": 37},
     {"batch": 3, "seq": 23, "target_seq": 19},
+    {"batch": 3, "seq": 48, "target_seq": 32},
+    {"batch": 3, "seq": 128, "target_seq": 256},
 ]
 HOW = Options(attention="math")
 IS_FAKE = "transformers.utils.import_utils.is_fake_tensor"

@@ -13,8 +13,16 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTA
 MODEL = """
 from torch import nn
 
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Embedding(40, 16), nn.Linear(16, 40))
+
+    def forward(self, ids):
+        return self.inner(ids)
+
 def make():
-    return nn.Sequential(nn.Embedding(40, 16), nn.Linear(16, 40))
+    return Model()
 """
 
 

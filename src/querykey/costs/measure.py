@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 QUICK = 300  # a pass with fewer operations is checked at more points
-ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
+# Where to look for a polynomial when there is none among small sizes: from, in steps of.
+ELSEWHERE = ((33, 1), (8, 8), (64, 64), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
@@ -148,10 +149,10 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
     from querykey.costs.engines import FoldedError, RefusedError, interpolated
 
-    refusals = []
-    for start in (None, *ELSEWHERE):
-        if start is not None:
-            subject.move(start)
+    refusals, pieces = [], []
+    for place in (None, *ELSEWHERE):
+        if place is not None:
+            subject.move(*place)
         try:
             try:
                 found = interpolated(subject, how)
@@ -163,31 +164,37 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
             if not subject.movable:
                 break
             continue
-        except CostError as error:
-            raise (refusals or [error])[0] from None
-        if start is None:
+        except CostError:  # too long for the model, where there was a place before
+            if not refusals and not pieces:
+                raise
+            continue
+        if place is None:
             _check_at_one(subject, how, found)
         else:
-            moved = subject.movable[1:] or subject.movable
-            least = {name: min(subject.values[name]) for name in moved}
+            least = {name: min(subject.values[name]) for name in subject.moved}
             found.valid = found.valid.also(Valid.least(least))
-        _check_far(subject, how, found)
-        return found
+        found.valid = found.valid.also(Valid.multiples(subject.steps))
+        if _check_far(subject, how, found):
+            return found
+        pieces.append(found)
+    if pieces:
+        return pieces[0]
     raise refusals[0]
 
 
-def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
-    """A polynomial that fits small sizes may be one piece of many: try larger ones."""
+def _check_far(subject: Subject, how: Options, found: Formulas) -> bool:
+    """A polynomial that fits small sizes may be one piece of many: whether larger ones deny it."""
     from querykey.costs.engines import Counter, difference
 
-    counter, named = Counter(subject, how), subject.movable[1:] or subject.movable
+    counter, named = Counter(subject, how), subject.moved
     if not named:
-        return
-    top = max(max(subject.values[name]) for name in named)
+        return True
+    top, fits = max(max(subject.values[name]) for name in named), True
     # Where values are needed the model really runs, and loops run long: the far point is nearer.
     near = found.runs or found.loops
     for far in (size for size in (FAR[1:] if near else FAR) if size > top):
         point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
+        point |= {name: point[name] // step * step for name, step in subject.steps.items()}
         try:
             wrong = difference(found, counter(point), point)
         except CostError:  # too long for the model
@@ -196,9 +203,11 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
             found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
             if far != FAR[0] and not near:
                 found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
-            return
+            return fits
+        fits = False
     most = {name: max(subject.values[name]) for name in named}
     found.valid = found.valid.also(Valid.most(most))
+    return fits
 
 
 def _check(subject: Subject, how: Options, found: Formulas) -> None:

@@ -16,6 +16,7 @@ from querykey.costs.passes import random_state
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
 COARSE = tuple(24 * n for n in range(1, 10))
 COUNT = 9  # values to choose from per size
+FEW = 6  # where they are multiples
 
 
 class Subject:
@@ -69,10 +70,20 @@ class Subject:
         """The sizes of the inputs whose range was not said."""
         return [n for n in self.names if n not in self.hyper and n not in self._fixed]
 
-    def move(self, start: int) -> None:
-        """Choose the movable sizes from `start` on, the first of them (mostly a batch) as it is."""
-        for place, name in enumerate(self.movable[1:] or self.movable):
-            self.values[name] = list(range(start + 2 * place, start + 2 * place + COUNT))
+    @property
+    def moved(self) -> list[str]:
+        """Those of them that are looked at elsewhere: not the first, which is mostly a batch."""
+        return self.movable[1:] or self.movable
+
+    def move(self, start: int, step: int) -> None:
+        """Choose sizes from `start` on, in steps."""
+        for place, name in enumerate(self.moved):
+            first = start + 2 * place * step
+            few = COUNT if step == 1 else FEW
+            self.values[name] = list(range(first, first + few * step, step))
+            self.steps.pop(name, None)
+            if step > 1:
+                self.steps[name] = step
 
     def base(self) -> dict[str, int]:
         """The first choice for every size."""
