@@ -37,6 +37,14 @@ def test_a_drawing_has_a_box_for_every_tensor_and_an_arrow_for_every_edge():
     assert str(drawing) == drawing.svg == drawing._repr_svg_()
 
 
+def test_data_and_the_sum_below_a_line_are_drawn_too():
+    X = ag.Tensor(np.ones((2, 3)), label="X", requires_grad=False)
+    e = ag.exp(X @ ag.Tensor(np.eye(3), label="W"))
+    drawing = ag.draw(ag.sum(e / ag.sum(e, axis=1, keepdims=True)))
+    assert words(drawing)[::2] == ["X", "W", "matmul", "exp", "sum", "divide", "sum"]
+    assert drawing.dot.count("->") == 7
+
+
 def test_values_and_gradients_on_request():
     W, loss = graph()
     loss.backward(retain_graph=True)

@@ -98,6 +98,12 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         index, shape = tuple(self.index[a] for a in axes), tuple(self.shape[a] for a in axes)
         return Block(self.values.transpose(axes), index, shape)
 
+    def swapaxes(self, a: int, b: int) -> Block:
+        """Return the Block with two axes exchanged."""
+        axes = list(range(self.ndim))
+        axes[a], axes[b] = axes[b], axes[a]
+        return self.transpose(tuple(axes))
+
 
 def block_of(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> Block | None:
     """Return the gradient of `x[index]` as a Block of x's shape, where it is one and worth it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +40,32 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
     Backward frees the graph, so draw before it. To see `gradients`, which leaves and labels keep,
     call backward(retain_graph=True) first.
     """
-    nodes = history(end)
+    history(end)  # which complains where there is nothing left to draw
+    nodes = ancestry(end)
     if len(nodes) > MANY:
         raise ValueError(
             f"{len(nodes)} Tensors would make no picture; draw a part, of at most {MANY}"
         )
     texts = [caption(node, values, gradients) for node in nodes]
     number = {node: i for i, node in enumerate(nodes)}
-    arrows = [(number[source], number[node]) for node in nodes for source, _ in node.edges]
+    arrows = [(number[source], number[node]) for node in nodes for source in sources_of(node)]
     return Drawing(svg_of(nodes, texts, arrows), dot_of(nodes, texts, arrows))
+
+
+def sources_of(node: Tensor) -> list[Tensor]:
+    """Return what a Tensor was made from, with and without a gradient to it."""
+    return [source for source, _ in node.edges] + [*node.constants]
+
+
+def ancestry(end: Tensor) -> list[Tensor]:
+    """Return every Tensor behind `end`, the earliest first; the data too, and not only weights."""
+    seen, stack = {end}, [end]
+    while stack:
+        for source in sources_of(stack.pop()):
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return sorted(seen, key=attrgetter("stamp"))
 
 
 def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:

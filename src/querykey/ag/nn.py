@@ -289,9 +289,15 @@ class BinaryCrossEntropyLoss(Module):
         e = np.exp(np.negative(e, out=e), out=e) if z.ndim else np.exp(-e)
         terms = np.maximum(z, 0) + np.log1p(e)
         terms -= z * target
-        value = np.add.reduce(terms, None) / z.size
-        slope = lambda: np.exp(np.minimum(z, 0)) / (1 + e) - target  # noqa: E731
-        return record("bce", value, (logits, lambda g: slope() * (g / z.size)))
+
+        def slope(g: Any) -> Any:
+            """(sigmoid(z) - target) * g / z.size, made in one array."""
+            p = np.exp(np.minimum(z, 0)) / (1 + e)
+            p -= target
+            p *= g / z.size
+            return p
+
+        return record("bce", np.add.reduce(terms, None) / z.size, (logits, slope))
 
 
 class CrossEntropyLoss(Module):

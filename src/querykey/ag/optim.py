@@ -28,8 +28,9 @@ class Optimizer:
     def step(self) -> None:
         """Move every parameter that has a gradient."""
         for i, p in enumerate(self.params):
-            if p.grad is not None:
-                p._data -= self.change(i, p._data, p.grad)
+            grad, value = p.grad, p._data
+            if grad is not None:
+                value -= self.change(i, value, grad)
                 p.stamp = tick()
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:

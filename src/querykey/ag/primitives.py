@@ -18,6 +18,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from querykey.ag.blocks import Block, block_of, folded, times, times_right
 from querykey.ag.complaints import misfit
+from querykey.ag.special import bell, erf_of, normal_below, sigmoid_of
 from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink
 
 P = ParamSpec("P")
@@ -54,28 +55,6 @@ def unary(op: str, f: Function, pull: Function) -> Function:
     return call
 
 
-def sigmoid_of(x: Any) -> Any:
-    """1 / (1 + exp(-x)), from an exponential that cannot overflow."""
-    e = np.exp(-np.abs(x))
-    return np.where(np.greater_equal(x, 0), 1, e) / (1 + e)
-
-
-def erf_of(x: Any) -> Any:
-    """The error function from Python's own math, one element at a time."""
-    x = np.asarray(x)
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.result_type(x, np.float16))
-
-
-def normal_below(x: Any) -> Any:
-    """The share of a normal distribution that lies below x."""
-    return (1 + erf_of(x * math.sqrt(0.5))) / 2
-
-
-def bell(x: Any) -> Any:
-    """exp(-x^2 / 2) / sqrt(2 pi), its density."""
-    return np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
 def relu_gradient(g: Any, x: Any, y: Any) -> Any:
     """g where x is positive; a product with ones and zeros is much faster than np.where."""
     if type(g) is Block:
@@ -101,10 +80,13 @@ gelu = unary(
 )
 
 
+quiet = np.errstate(over="ignore")
+quiet_exp, quiet_sum = quiet(np.exp), quiet(np.add.reduce)
+
+
 def exp(x: Any) -> Tensor:
-    """e ** x. It may overflow in silence: see `rescue`, which makes that harmless in a softmax."""
-    with np.errstate(over="ignore"):
-        y = np.exp(raw(x))
+    """e ** x. It may overflow in silence: see `share`, which makes that harmless in a softmax."""
+    y = quiet_exp(x._data if isinstance(x, Tensor) else raw(x))
     out = record("exp", y, (x, operator.mul), saved=(y,))
     out._of = x if isinstance(x, Tensor) else record("constant", x)
     return out
@@ -200,21 +182,23 @@ def matmul(a: Any, b: Any) -> Tensor:
     x = a._data if isinstance(a, Tensor) else np.asarray(a)
     y = b._data if isinstance(b, Tensor) else np.asarray(b)
     try:
-        if x.ndim == 1:
+        if y.ndim == 2 and x.ndim > 1:
+            value, to_b = by_matrix(x, y), weight_gradient
+        elif x.ndim == 1:
             return squeeze(matmul(expand_dims(a, 0), b), -2 if y.ndim > 1 else 0)
-        if y.ndim == 1:
+        elif y.ndim == 1:
             return squeeze(matmul(a, expand_dims(b, 1)), -1)
-        value = product(x, y)
+        else:
+            value, to_b = product(x, y), right_gradient
     except (ValueError, IndexError) as error:
         raise misfit("matmul", error, (a, b)) from None
-    to_b = weight_gradient if y.ndim == 2 else right_gradient
     return record("matmul", value, (a, left_gradient), (b, to_b), saved=(x, y))
 
 
 def left_gradient(g: Any, x: Any, y: Any) -> Any:
     """g @ y.mT."""
-    if y.ndim == 2 and type(g) is np.ndarray and g.flags.c_contiguous and g.size:
-        return g.reshape(-1, g.shape[-1]).dot(y.T).reshape(x.shape)
+    if y.ndim == 2 and type(g) is np.ndarray:
+        return by_matrix(g, y.T)
     return product(g, y.swapaxes(-1, -2))
 
 
@@ -232,19 +216,24 @@ def weight_gradient(g: Any, x: Any, y: Any) -> Any:
     return x.reshape(-1, x.shape[-1]).T.dot(g.reshape(-1, g.shape[-1]))
 
 
+def by_matrix(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """x @ w with one matrix for the whole batch, as one product."""
+    if x.flags.c_contiguous and x.size:
+        return x.reshape(-1, x.shape[-1]).dot(w).reshape((*x.shape[:-1], -1))
+    return x @ w
+
+
 def product(x: Any, y: Any) -> Any:
-    """x @ y; with one matrix for a whole batch one product, and a transposed batch stays so."""
+    """x @ y for a batch of both; a transposed batch stays so, and a Block stays small."""
     if type(x) is Block:
         return times(x, y) if y.ndim == 2 or y.shape[:-2] == x.shape[:-2] else x.dense() @ y
     if type(y) is Block:
         return times_right(x, y) if x.shape[:-2] == y.shape[:-2] else x @ y.dense()
-    if y.ndim == 2 and x.flags.c_contiguous and x.size:
-        return x.reshape(-1, x.shape[-1]).dot(y).reshape(x.shape[:-1] + y.shape[1:])
-    alike = x.shape[:-2] == y.shape[:-2] and x.dtype == y.dtype
-    if alike and x.size > 512 and x.strides[-2] < x.strides[-1]:
-        out = np.empty((*x.shape[:-2], y.shape[-1], x.shape[-2]), x.dtype).swapaxes(-1, -2)
-        return np.matmul(x, y, out=out)  # whoever wrote x.mT @ y is about to transpose the result
-    return x @ y
+    if x.size <= 512 or x.strides[-2] >= x.strides[-1] or x.shape[:-2] != y.shape[:-2]:
+        return x @ y
+    # Whoever wrote x.mT @ y is about to transpose the result, which is then as it lies in memory.
+    out = np.empty((*y.shape[:-2], y.shape[-1], x.shape[-2]), np.result_type(x, y))
+    return np.matmul(x, y, out=out.swapaxes(-1, -2))
 
 
 # Reductions
@@ -268,11 +257,7 @@ def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     v = x._data if isinstance(x, Tensor) else np.asarray(x)
     of_exp = isinstance(x, Tensor) and x.op == "exp"
     try:
-        if of_exp:
-            with np.errstate(over="ignore"):
-                y = np.add.reduce(v, axis, keepdims=keepdims)
-        else:
-            y = np.add.reduce(v, axis, keepdims=keepdims)
+        y = (quiet_sum if of_exp else np.add.reduce)(v, axis, keepdims=keepdims)
     except ValueError as error:
         raise misfit("sum", error, (x,)) from None
     out = record("sum", y, (x, back), saved=(v.shape, axis, keepdims))
@@ -377,6 +362,12 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in another order; without one, reversed."""
     n = np.ndim(raw(x))
     return permuted(x, range(n)[::-1] if axes is None else [a + n if a < 0 else a for a in axes])
+
+
+def swapped(x: Any, a: int, b: int) -> Tensor:
+    """Two axes exchanged."""
+    v = x._data if isinstance(x, Tensor) else np.asarray(x)
+    return record("transpose", v.swapaxes(a, b), (x, lambda g: g.swapaxes(a, b)))
 
 
 def permuted(x: Any, order: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The softmax family, and the rescue of a softmax written with raw exponentials."""
+"""The softmax family, and the rescue of one written with raw exponentials."""
 
 from __future__ import annotations
 
@@ -51,22 +51,33 @@ def log_softmax(x: Any, axis: Axis = -1) -> Tensor:
     return record("log_softmax", y, (x, lambda g: g - np.exp(y) * total(g)))
 
 
-def rescue(e: Tensor, total: Tensor) -> Tensor | None:
-    """The softmax that e / total stands for, where e = exp(x), total = sum(e); None if not needed.
+def share_gradient(g: Any, e: Any, total: Any, y: Any, axis: Axis) -> Any:
+    """(g - sum(g * y)) / total: the gradient of e both above the line and in the sum below it."""
+    below = np.add.reduce(g * y, axis, keepdims=True)
+    return (g - (below.spread(g.shape) if type(below) is Block else below)) / total
+
+
+def share(e: Tensor, total: Tensor) -> Tensor:
+    """e / total, where total = sum(e) and e = exp(x).
 
     Raw exponentials leave the range of floats: at 89 in float32, at 710 in float64. Rows whose
     total is finite and not 0 keep their quotient, bit for bit; others get the stable softmax of x.
     The derivative is then the softmax's own: g / total and g * e leave the range even sooner.
     """
-    x, d = e._of, total._data
-    if x is None or d.ndim not in (0, x.ndim) or not d.size:
-        return None
+    x, v, d = e._of, e._data, total._data
+    if x is None or d.ndim not in (0, v.ndim) or not d.size:
+        return quotient(e, total)
+    axis, flat = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1]), d.ravel()
     low, high = RANGE[d.dtype.itemsize]
-    if low < d.min() and d.max() < high:
-        return None
-    axis = tuple([i for i in range(x.ndim) if d.ndim == 0 or d.shape[i] == 1])
+    if low < np.minimum.reduce(flat) and np.maximum.reduce(flat) < high:
+        if total.label is not None:
+            return quotient(e, total)  # its own gradient is to be shown
+        y = v / d
+        out = record("divide", y, (e, share_gradient), saved=(v, d, y, axis))
+        out.constants += (total,)
+        return out
     with np.errstate(all="ignore"):
-        y, fine = e._data / d, (d > 0) & np.isfinite(d)
+        y, fine = v / d, (d > 0) & np.isfinite(d)
         if not fine.all():
             y = np.where(fine, y, stable_softmax(x._data, axis))
     return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
@@ -80,6 +91,4 @@ RANGE = {
 
 def divide(a: Any, b: Any) -> Tensor:
     """a / b; where that is exp(x) / sum(exp(x)) and exp overflowed, the softmax it stands for."""
-    if isinstance(b, Tensor) and b._of is a and (rescued := rescue(a, b)) is not None:
-        return rescued
-    return quotient(a, b)
+    return share(a, b) if isinstance(b, Tensor) and b._of is a else quotient(a, b)

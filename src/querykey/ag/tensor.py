@@ -95,19 +95,22 @@ class Tensor(ArrayLike):
         try:
             while order:
                 node = order.pop()
-                g, edges, saved = node._pending, node.edges, node.saved
+                g, edges = node._pending, node.edges
                 node._pending = None
-                if type(g) is Block and node.op not in SMALL:
-                    g = g.dense()
                 if not edges or node.label is not None:
                     keep(node, g, node in shared)
+                    if not edges:
+                        continue
+                if type(g) is Block and node.op not in SMALL:
+                    g = g.dense()
+                saved = node.saved
                 for source, pull in edges:
                     new, shape = pull(g, *saved), source._data.shape
                     if new.shape != shape:
-                        new = shrink(new, shape)
+                        new = spread(shrink(new, shape), shape)
                     old = source._pending
                     if old is None:
-                        source._pending = new if new.shape == shape else spread(new, shape)
+                        source._pending = new
                         if new is g:
                             shared.add(source)
                     elif old.base is None and source not in shared:
@@ -116,7 +119,7 @@ class Tensor(ArrayLike):
                     else:
                         source._pending = old + new
                         shared.discard(source)
-                if edges and not retain_graph:
+                if not retain_graph:
                     node.edges, node.saved = SPENT, ()
                     if node.constants:
                         node.constants = ()
@@ -141,11 +144,12 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
     for edge in edges:
-        if not isinstance(edge[0], Tensor):
+        source = edge[0]
+        if not isinstance(source, Tensor):
             edges = tuple([e for e in edges if e is not edge])
-        elif not edge[0].requires_grad:
+        elif not source.requires_grad:
             edges = tuple([e for e in edges if e is not edge])
-            out.constants += (edge[0],)
+            out.constants += (source,)
     if LENT:
         look([edge[0] for edge in edges] + [*out.constants])
     out.op = op
@@ -197,16 +201,18 @@ def history(end: Tensor) -> list[Tensor]:
     seen, stack = {end}, [end]
     while stack:
         node = stack.pop()
-        if node.edges is SPENT:
+        edges, stamp = node.edges, node.stamp
+        if edges is SPENT:
             raise complaints.already_walked(node)
-        for source, _ in node.edges:
-            if source.stamp > node.stamp:
+        for source, _ in edges:
+            if source.stamp > stamp:
                 raise complaints.changed(source, node)
             if source not in seen:
                 seen.add(source)
-                stack.append(source)
+                if source.edges:
+                    stack.append(source)
         for source in node.constants:
-            if source.stamp > node.stamp:
+            if source.stamp > stamp:
                 raise complaints.changed(source, node)
     return sorted(seen, key=attrgetter("stamp"))
 
@@ -236,6 +242,8 @@ def shrink(g: Any, shape: tuple[int, ...]) -> Any:
 
 def spread(g: Any, shape: tuple[int, ...]) -> Any:
     """Return `g` repeated to the shape: what the inputs of a sum receive."""
+    if g.shape == shape:
+        return g
     if isinstance(g, Block):
         return g.spread(shape)
     full = np.empty(shape, g.dtype)
