@@ -81,24 +81,12 @@ def _product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: run(x, packed, bias, "none", [], "")
-    if rows == 1 and weight.shape[0] > weight.shape[1]:
-        weight = _stacked([weight.detach()], rows)
+    wide = weight.shape[0] > weight.shape[1] and weight.dtype in WIDE
+    if rows == 1 and wide and weight.device.type == "cpu":
+        # The entries of a column together: one token's product reads them up to twice as fast.
+        weight = weight.detach().t().contiguous().t()
     linear = F.linear
     return lambda x: linear(x, weight, bias)
-
-
-def _stacked(weights: list[Tensor], rows: int) -> Tensor:
-    """Return weights over each other; for one row on a CPU with the entries of a column together.
-
-    That is read faster for one token's product, where there are more columns than rows.
-    """
-    first, total = weights[0], sum(len(each) for each in weights)
-    if rows > 1 or first.device.type != "cpu" or first.dtype not in WIDE:
-        return first if len(weights) == 1 else torch.cat(weights)
-    found = first.new_empty(first.shape[1], total).t()
-    for part, each in zip(found.split([len(each) for each in weights]), weights, strict=True):
-        part.copy_(each)
-    return found
 
 
 def _can_be_packed(weight: Tensor) -> bool:
@@ -118,9 +106,9 @@ def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
     inputs = {(each.in_features, each.bias is None) for each in parts}
     if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1:
         return None
-    weight = _stacked([each.weight.detach() for each in parts], rows)
+    weight = torch.cat([each.weight.detach() for each in parts])
     biases = [each.bias.detach() for each in parts if each.bias is not None]
-    return _product(weight, torch.cat(biases) if biases else None, rows if rows > 1 else 0)
+    return _product(weight, torch.cat(biases) if biases else None, rows)
 
 
 def _layer_norm(module: nn.LayerNorm) -> Product:
