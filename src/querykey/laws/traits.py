@@ -95,8 +95,7 @@ def _nearest(specimen: Specimen, name: str, axes: Iterable[str]) -> list[str]:
     """The lengths that a mask may cover, that of the input which its name speaks of first."""
     first = name.split("_")[0]
     named = [length_of(each) for each in specimen.anatomy.inputs if each.name.startswith(first)]
-    foreign = bool(ELSEWHERE.match(name))
-    near = [axis for axis in axes if (axis != specimen.anatomy.axis) == foreign]
+    near = [axis for axis in axes if ELSEWHERE.match(name) and axis != specimen.anatomy.axis]
     return list(dict.fromkeys(axis for axis in [*named, *near, *axes] if axis))
 
 
