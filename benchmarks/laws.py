@@ -38,7 +38,7 @@ CAUSES = [
     ("deepseek_v4", "padding.left", "deepseek_v4/modeling_deepseek_v4.py:391",
      "the compressor is handed no mask and pools padding into its windows"),
     ("fsmt", "*", "fsmt/modeling_fsmt.py:852",
-     "with the cache on, which is the default, no causal mask is made"),
+     "with the cache on, the default, neither the future nor padding of targets is hidden"),
     ("git", "purity", "git/modeling_git.py:109", "positions are added to inputs_embeds in place"),
     ("git", "cache.*", "git/modeling_git.py:838",
      "without an image the mask is still widened over image tokens"),

@@ -219,6 +219,12 @@ def _readers(specimen: Specimen) -> Iterator[Callable[[nn.Module, Inputs], Any]]
                 yield _reading(name, taken)
 
 
+def _sized(
+    specimen: Specimen, make: Callable[[nn.Module, int], Any]
+) -> Callable[[nn.Module, Inputs], Any]:
+    return lambda model, inputs: make(model, specimen.batch_of(inputs))
+
+
 def _reading(name: str, taken: set[str]) -> Callable[[nn.Module, Inputs], Any]:
     def begin(model: nn.Module, inputs: Inputs) -> Any:
         return getattr(model, name)(**{n: v for n, v in inputs.items() if n in taken})
@@ -237,12 +243,11 @@ def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int],
 def _extending(specimen: Specimen) -> Iterator[Protocol]:
     """`extend(ids, state) -> (answer, state)`, beside a forward without a state."""
     main = specimen.anatomy.main.name
-    readers = list(_readers(specimen))
-    for begin in (*readers, *_makers(specimen)):
+    sized = [_sized(specimen, make) for make in _makers(specimen)]
+    for begin in (*_readers(specimen), *sized):
 
         def step(model: Any, inputs: Inputs, cache: Any, begin=begin) -> tuple[Any, Any]:
-            of = inputs if begin in readers else specimen.batch_of(inputs)
-            ids, state = inputs[main], begin(model, of) if cache is None else cache
+            ids, state = inputs[main], begin(model, inputs) if cache is None else cache
             names = [mask.name for mask in specimen.mask_for(specimen.anatomy.axis)]
             told = next((inputs[name] for name in names if name in inputs), None)
             if told is None or "real" not in inspect.signature(model.extend).parameters:
