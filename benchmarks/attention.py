@@ -229,6 +229,7 @@ def report(results: list[dict], peaks: list[dict], crossings: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="head size 32, to 16384 tokens")
+    parser.add_argument("--longest", type=int, help="leave out longer sequences, and peak memory")
     parser.add_argument("--plot", metavar="FILE", help="write the forward times as SVG")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
@@ -249,6 +250,8 @@ def main() -> None:
         cases.append((32, 65536))
         peaks += [(n, s, 8192, m) for s in sizes for n in CONTENDERS for m in MODES]
         peaks += [(n, s, 32768, "both") for s in sizes for n in ("chunked", "sdpa")]
+    if args.longest:
+        cases, peaks = [(size, n) for size, n in cases if n <= args.longest], []
     results, found = [], []
     for size, tokens in cases:
         rounds = 7 if tokens <= 4096 else 5 if tokens <= 16384 else 3 if tokens <= 32768 else 1

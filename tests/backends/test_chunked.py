@@ -17,7 +17,7 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import buffers, job, linear, monomials
+from querykey.backends.chunked import buffers, job, linear, monomials, tiles
 
 NAN, INF = math.nan, math.inf
 
@@ -108,11 +108,20 @@ def _poisoned(monkeypatch):
     monkeypatch.setattr(torch, "empty_like", lambda *a, **o: poison(empty_like(*a, **o)))
 
 
+@pytest.fixture(params=["sums", "pairs"])
+def form(request, monkeypatch):
+    """However many the tokens, by sums over features or by pairs of tokens."""
+    monkeypatch.setattr(tiles, "PAIRS", 0 if request.param == "sums" else 1 << 30)
+    return request.param
+
+
 @pytest.fixture
-def small_chunks(monkeypatch):
+def small_chunks(form, monkeypatch):
     """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
     monkeypatch.setattr(job, "CHUNK", (8, 8))
     monkeypatch.setattr(job, "CACHE", 1 << 15)
+    monkeypatch.setattr(tiles, "SIZE", 8)
+    monkeypatch.setattr(tiles, "CACHE", 1 << 12)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 130, 257]
@@ -120,7 +129,7 @@ LENGTHS = [1, 7, 63, 64, 65, 130, 257]
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_lengths_off_every_edge(length, causal):
+def test_lengths_off_every_edge(length, causal, form):
     x = draw(length, length)
     found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)
     assert_close(found, results(lambda *x: quadratic_form(*x, QUADRATIC, causal), *x))
@@ -204,12 +213,13 @@ def test_what_goes_wrong_in_a_thread_is_raised(three_threads, monkeypatch):
     def fail(*_):
         raise MemoryError("no room")
 
+    monkeypatch.setattr(tiles, "PAIRS", 0)
     monkeypatch.setattr(buffers.Lanes, "load", fail)
     with pytest.raises(MemoryError, match="no room"):
         linear.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
 
 
-def test_a_vanishing_denominator_gives_zeros_and_no_gradient():
+def test_a_vanishing_denominator_gives_zeros_and_no_gradient(form):
     q, k, v = draw(20, 20)
     q[:, :, 3] = 0
     kernel = Kernel(Polynomial(2, bias=0.0))
@@ -219,7 +229,7 @@ def test_a_vanishing_denominator_gives_zeros_and_no_gradient():
     assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_without_heads_and_with_more_batch_axes():
+def test_without_heads_and_with_more_batch_axes(form):
     q, k, v = draw(19, 19, heads=1, kv_heads=1, batch=())
     out = linear.attend(q[0], k[0], v[0], Kernel(Quadratic()), causal=True)
     assert_close([out], [quadratic_form(q, k, v, QUADRATIC, True)[0]])
@@ -236,7 +246,7 @@ def test_inputs_that_are_views(small_chunks):
 
 @pytest.mark.parametrize("shape", [(0, 5, 2), (5, 0, 2), (0, 0, 2), (5, 5, 0)])
 @pytest.mark.parametrize("causal", [True, False])
-def test_nothing_at_all(shape, causal):
+def test_nothing_at_all(shape, causal, form):
     queries, keys, batch = shape
     x = draw(queries, keys, batch=(batch,))
     found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)
@@ -246,7 +256,7 @@ def test_nothing_at_all(shape, causal):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("key_dim", [16, 32])
-def test_low_precision_within_the_budget(dtype, causal, key_dim):
+def test_low_precision_within_the_budget(dtype, causal, key_dim, form):
     """At most twice the error of the quadratic form in that precision, plus one rounding step."""
     x = [t.to(dtype) for t in draw(300, 300, key_dim=key_dim, value_dim=key_dim)]
     found = results(lambda *x: linear.attend(*x, Kernel(Quadratic()), causal=causal), *x)

@@ -32,14 +32,16 @@ def test_its_forward_formula_by_hand(report):
     assert rows == 1 + 16 + 8 * 16 + 8 * 8
     layers = 2 * (4 * width * width + 8 * width * width) + 2 * width * vocabulary
     sums = heads * 2 * 2 * rows * (size + 1)
-    pairs = heads * 2 * (size + size + 1)
+    pair = heads * 2 * (size + size + 1)
     batch, seq = (report.symbols[name] for name in ("batch", "seq"))
-    for tokens in (7, 256, 1000):
-        wanted = 3 * tokens * (layers + sums + pairs * min(tokens, 256))
+    few = 522  # two and a half to a row: up to there pairs are faster than sums
+    for tokens in (7, 256, 522, 523, 1000):
+        attention = pair * tokens if tokens <= few else sums + pair * 256
+        wanted = 3 * tokens * (layers + attention)
         assert report.flops.forward.subs({batch: 3, seq: tokens}) == wanted
 
 
-@pytest.mark.parametrize("tokens", [5, 300])
+@pytest.mark.parametrize("tokens", [5, 300, 600])
 def test_torch_counts_the_same(model, report, tokens):
     ids = torch.randint(0, 40, (2, tokens))
     with FlopCounterMode(display=False) as counter:

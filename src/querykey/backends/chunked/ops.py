@@ -17,6 +17,7 @@ from querykey.backends.chunked import flops
 from querykey.backends.chunked.buffers import Lanes, Panel
 from querykey.backends.chunked.job import Job
 from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
+from querykey.backends.chunked.tiles import Pairs, wins
 
 
 def _forward(
@@ -32,8 +33,12 @@ def _forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return out (lanes, group, T, M), 1/d (lanes, group, T), and the sums if they are to keep."""
-    job = Job((q, k, v, real), kind, numbers, causal, start)
     out, d, after = _empty_results(q, k, v, real, sums, kind, numbers, causal, start, keep)
+    if sums is None and not keep and wins(q, k, kind, numbers, causal):
+        with torch.autocast(q.device.type, enabled=False):
+            Pairs((q, k, v, real), numbers, causal, start).forward(out, d)
+        return (*_divided(out, d), after)
+    job = Job((q, k, v, real), kind, numbers, causal, start)
     out[:, :, : job.blind], d[:, :, : job.blind] = 0, 0
     plan = job.plan if keep else job.until_last_query
 
@@ -44,8 +49,13 @@ def _forward(
             after[at] = job.layout.to_phi(total)
 
     job.run(work)
+    return (*_divided(out, d), after)
+
+
+def _divided(n: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """Return n / d and 1 / d, zeros where d is 0."""
     inverse = d.reciprocal().masked_fill_(d == 0, 0)
-    return out.mul_(inverse[..., None]), inverse, after
+    return n.mul_(inverse[..., None]), inverse
 
 
 def _empty_results(
@@ -85,12 +95,17 @@ def _backward(
     start: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and of the sums that were given (empty without them)."""
-    job = Job((q, k, v, real), kind, numbers, causal, start)
+    given = torch.zeros_like(out) if g is None else g
     dq, dk, dv, dsums = _empty_gradients(
         g, g_after, out, inverse, q, k, v, real, sums, kind, numbers, causal, start
     )
+    if sums is None and g_after is None and wins(q, k, kind, numbers, causal):
+        pairs = Pairs((q, k, v, real), numbers, causal, start)
+        with torch.autocast(q.device.type, enabled=False):
+            dk, dv = pairs.backward(given, out, inverse, dq)
+        return dq, *_hidden(dk.to(k.dtype), dv.to(v.dtype), real), dsums
+    job = Job((q, k, v, real), kind, numbers, causal, start)
     dq[:, :, : job.blind] = 0
-    given = torch.zeros_like(out) if g is None else g
 
     def work(at: slice, panel: Panel, lanes: Lanes) -> None:
         panel.track()
@@ -105,10 +120,14 @@ def _backward(
             dsums[at] = job.layout.to_rows_back(last)
 
     job.run(work)
-    if real is not None:
-        dk.masked_fill_(~real[..., None], 0)
-        dv.masked_fill_(~real[..., None], 0)
-    return dq, dk, dv, dsums
+    return dq, *_hidden(dk, dv, real), dsums
+
+
+def _hidden(dk: Tensor, dv: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the gradients with zeros for keys that are not real."""
+    if real is None:
+        return dk, dv.contiguous()
+    return dk.masked_fill(~real[..., None], 0), dv.masked_fill(~real[..., None], 0)
 
 
 def _empty_gradients(
@@ -160,5 +179,5 @@ def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
 chunked_forward = _operator("chunked_forward", _forward, _empty_results)
 chunked_backward = _operator("chunked_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)
-register_flop_formula(torch.ops.querykey.chunked_forward)(flops.forward)
-register_flop_formula(torch.ops.querykey.chunked_backward)(flops.backward)
+register_flop_formula(torch.ops.querykey.chunked_forward, get_raw=True)(flops.forward)
+register_flop_formula(torch.ops.querykey.chunked_backward, get_raw=True)(flops.backward)

@@ -21,7 +21,7 @@ __all__ = ["WHY", "notes", "recur", "recurrence_refusal", "refusal", "run"]
 # Asked once: torch.compile does not trace into the import system.
 HAS_TRITON = find_spec("triton") is not None
 MOST = 65535  # of a GPU's grid along its second axis
-WHY = "quadratic kernels on the GPU: linear in the tokens, and no feature in the GPU's memory"
+WHY = "quadratic kernels on the GPU: ahead of chunks at every length measured"
 
 
 def refusal(request: Request) -> str | None:
@@ -105,6 +105,10 @@ def notes(request: Request) -> tuple[str, ...]:
     said = ["sums over far tokens are kept in bfloat16"]
     if request.others:
         said = ["every pair of a document is met, so time grows with the square of its length"]
+    elif max(request.call.key_dim, request.v.shape[-1]) > SUMMED:
+        said = [
+            f"heads above {SUMMED} meet every pair, so time grows with the square of the tokens"
+        ]
     if request.causal:
         said.append("NaN or inf in a key that only some queries may see can reach the others")
     return tuple(said)
