@@ -59,7 +59,7 @@ class Stack(nn.Module):
         super().__init__()
         self.positions, self.config = config.positions, config.block
         rotary = config.positions if isinstance(config.positions, Rotary) else None
-        self.rotary = rotary
+        self.rotary, self.key_dim = rotary, config.block.attention.sizes(config.block.width)[1]
         bias = config.positions if isinstance(config.positions, ALiBi) else None
         self.blocks = nn.ModuleList(
             Block(config.block, mask=mask, rotary=rotary, bias=bias, source_width=source_width)
@@ -91,7 +91,7 @@ class Stack(nn.Module):
         """
         shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": None}
         if self.rotary is not None:
-            like = x.new_empty(1, self.layers[0].attention.key_dim)
+            like = x.new_empty(1, self.key_dim)
             shared["turns"] = self.rotary.turns(positions, like)
         if memory is None:
             memory = None if state is None else state.memory

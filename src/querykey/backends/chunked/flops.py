@@ -2,8 +2,8 @@
 
 Counted is what the passes multiply for the tokens that there are; zeros that fill up a last chunk
 are not. Within its chunk a query meets as many keys as the chunk has, those included that the
-causal order hides; in a last chunk that is not full it is counted as meeting a full one. Few tokens
-on a CPU meet pair by pair, see `tiles`: those pairs are counted whole too.
+causal order hides; in a last chunk that is not full it is counted as meeting a full one. It is the
+linear form that is counted, also for few tokens, which meet pair by pair on a CPU (see `tiles`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 
 from querykey.backends.chunked.features import row_count
 from querykey.backends.chunked.job import CHUNK, MANY
-from querykey.backends.chunked.tiles import most
 
 Shape = Sequence[Any]  # of whole numbers, or of symbols for them
 
@@ -33,16 +32,12 @@ def forward(
     keep: bool,
     **_: Any,
 ) -> Any:
-    """Keys join the sums, queries read them, and within a chunk every pair meets; or all pairs."""
-    q, k, v, on_cpu = _shapes(q, k, v)
+    """Keys join the sums, queries read them, and within a chunk every pair meets."""
     rows, met, wide, made = _sizes(q, v, kind, numbers)
     queries, seen, pairs = _counts(q, k, causal, start, rows)
     keys = k[1] if keep else seen
-    through_sums = (2 * rows * wide + made) * (keys + queries) + 2 * pairs * (met + wide)
-    if kind != "series" or keep or sums is not None or not on_cpu:
-        return q[0] * through_sums
-    one_by_one = 2 * q[1] * q[2] * k[1] * (q[3] + wide)
-    return q[0] * _up_to(k[1], most(rows, causal), one_by_one, through_sums)
+    through_sums = (2 * rows * wide + made) * (keys + queries)
+    return q[0] * (through_sums + 2 * pairs * (met + wide))
 
 
 def backward(
@@ -62,32 +57,12 @@ def backward(
     **_: Any,
 ) -> Any:
     """Sums of keys again, for the gradients of q; then sums of queries, for those of k and v."""
-    q, k, v, on_cpu = _shapes(q, k, v)
     rows, met, wide, made = _sizes(q, v, kind, numbers)
     queries, seen, pairs = _counts(q, k, causal, start, rows)
     through_sums = 2 * rows * wide * (seen + 2 * queries + 2 * k[1])
     # Features are made in both passes, and each gradient goes back through them once.
     features = made * (seen + 2 * queries + k[1]) + made * (queries + k[1])
-    through_sums += features + 2 * pairs * (4 * met + 3 * wide)
-    if kind != "series" or g_after is not None or sums is not None or not on_cpu:
-        return q[0] * through_sums
-    one_by_one = 2 * q[1] * q[2] * k[1] * (3 * q[3] + 2 * wide)
-    return q[0] * _up_to(k[1], most(rows, causal), one_by_one, through_sums)
-
-
-def _shapes(q: Any, k: Any, v: Any) -> tuple[Shape, Shape, Shape, bool]:
-    """Return the shapes of tensors, or of what are shapes already, and whether they are a CPU's."""
-    on_cpu = not isinstance(q, torch.Tensor) or q.device.type == "cpu"
-    return *(getattr(x, "shape", x) for x in (q, k, v)), on_cpu
-
-
-def _up_to(keys: Any, last: int, few: Any, many: Any) -> Any:
-    """Return `few` where there are no more keys than `last`, else `many`; or both, for a symbol."""
-    if isinstance(keys, int | torch.SymInt):
-        return few if keys <= last else many
-    import sympy
-
-    return sympy.Piecewise((few, keys <= last), (many, True))
+    return q[0] * (through_sums + features + 2 * pairs * (4 * met + 3 * wide))
 
 
 def _sizes(q: Shape, v: Shape, kind: str, numbers: Sequence[float]) -> tuple[Any, Any, Any, Any]:

@@ -179,5 +179,5 @@ def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
 chunked_forward = _operator("chunked_forward", _forward, _empty_results)
 chunked_backward = _operator("chunked_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)
-register_flop_formula(torch.ops.querykey.chunked_forward, get_raw=True)(flops.forward)
-register_flop_formula(torch.ops.querykey.chunked_backward, get_raw=True)(flops.backward)
+register_flop_formula(torch.ops.querykey.chunked_forward)(flops.forward)
+register_flop_formula(torch.ops.querykey.chunked_backward)(flops.backward)

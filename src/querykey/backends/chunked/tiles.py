@@ -25,14 +25,9 @@ SIZE, CACHE = 128, 1 << 20
 
 def wins(q: Tensor, k: Tensor, kind: str, numbers: Sequence[float], causal: bool) -> bool:
     """Whether pairs are faster than sums, on a CPU, for q (lanes, group, T, D), k (lanes, S, D)."""
-    if kind != "series" or q.device.type != "cpu":
-        return False
-    return k.shape[1] <= most(row_count(q.shape[-1], kind, numbers), causal)
-
-
-def most(rows: int, causal: bool) -> int:
-    """Return the keys up to which pairs are faster than sums over so many features."""
-    return int(PAIRS * rows) if causal else int(PAIRS * rows / 2)  # half of the pairs are hidden
+    met = k.shape[1] if causal else 2 * k.shape[1]  # half of the pairs are hidden
+    few = PAIRS * row_count(q.shape[-1], kind, numbers)
+    return kind == "series" and q.device.type == "cpu" and met <= few
 
 
 class Tile(NamedTuple):
