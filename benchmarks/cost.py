@@ -1,14 +1,18 @@
 """Ours, torch's FlopCounterMode, fvcore and calflops on the same models, beside the truth.
 
-python benchmarks/cost.py                                   # needs the extra `hf`
-python benchmarks/cost.py --peers /path/to/python            # one that has fvcore and calflops
-python benchmarks/cost.py --large                            # also Llama-7B, without its weights
+python benchmarks/cost.py                    # ours and torch's; needs the extra `hf`
+python benchmarks/cost.py --peers            # also fvcore and calflops, of the extra `bench`
+python benchmarks/cost.py --peers FOLDER     # ... which `pip install --target FOLDER` put there
+python benchmarks/cost.py --large            # also Llama-7B, without its weights
 
 The truth is derived by hand (a formula per layer, below), and shares nothing with what is measured.
-Answers are compared before anything is printed; the peak of memory is this process's own.
+Ours is compared with it, forward and backward, before anything is timed. Each of our models gets an
+interpreter of its own: `first` is the first call there, `again` the second, `start` everything else
+(the interpreter, importing torch and transformers), and the peak of memory is that interpreter's.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -25,6 +29,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 BATCH, SEQ = 5, 32
+PEERS = ("torch", "fvcore", "calflops")
 
 
 def encoder_layer():
@@ -86,7 +91,28 @@ def truth(name, batch=BATCH, seq=SEQ):
     }[name]
 
 
-MODELS = {"encoder layer": encoder_layer, "bert": bert, "gpt2": gpt2, "llama": llama}
+def truth_backward(name, batch=BATCH, seq=SEQ):
+    """Twice the forward pass, less what leads to no trainable weight.
+
+    The first projections of the encoder layer need no gradient of their input; the pooler of BERT
+    stands behind the output that is summed up.
+    """
+    unused = {
+        "encoder layer": 2 * batch * seq * 64 * 3 * 64,
+        "bert": 2 * 2 * batch * 64 * 64,
+        "bert-base": 2 * 2 * batch * 768 * 768,
+    }
+    return 2 * truth(name, batch, seq) - unused.get(name, 0)
+
+
+MODELS = {
+    "encoder layer": encoder_layer,
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "bert-base": bert_base,
+}
+LARGE = {"llama-7b": llama_7b}
 
 
 def example(name):
@@ -114,7 +140,7 @@ def by_fvcore(name, model):
             return out if isinstance(out, torch.Tensor) else out[0]
 
     analysis = FlopCountAnalysis(Tensors(), example(name)).unsupported_ops_warnings(False)
-    return int(analysis.uncalled_modules_warnings(False).total())
+    return 2 * int(analysis.uncalled_modules_warnings(False).total())
 
 
 def by_calflops(name, model):
@@ -124,86 +150,98 @@ def by_calflops(name, model):
         model=model, args=[example(name)], print_results=False, print_detailed=False,
         output_as_string=False,
     )  # fmt: skip
-    return int(macs)
+    return 2 * int(macs)
 
 
-def peers(names):
-    """Run in the interpreter that has them; what each says, or why it says nothing."""
+def peers(names, wanted):
+    """What each peer says, or why it says nothing."""
     found = {}
-    for name in names:
-        for label, count in (("fvcore", by_fvcore), ("calflops", by_calflops)):
+    for label, count in zip(PEERS, (by_torch, by_fvcore, by_calflops), strict=True):
+        for name in names if label in wanted else ():
             try:
-                found[f"{label} {name}"] = count(name, MODELS[name]())
+                found[label, name] = count(name, MODELS[name]())
             except Exception as error:
-                found[f"{label} {name}"] = f"{type(error).__name__}: {str(error)[:80]}"
+                found[label, name] = f"{type(error).__name__}: {str(error)[:80]}"
     return found
 
 
-def ours(name, model):
+def ours(name):
+    """In an interpreter of its own: what we count, whether it is right, and how long it takes."""
+    began = time.perf_counter()
+    model = (MODELS | LARGE)[name]()
     import querykey as qk
 
+    spent = [time.perf_counter() - began]
     inputs = qk.array("batch", "seq", 64) if name == "encoder layer" else qk.tokens("batch", "seq")
-    began, used = time.perf_counter(), time.process_time()
-    report = qk.cost(model, inputs, attention="math")
-    spent = time.perf_counter() - began, time.process_time() - used
-    counted = report.at(batch=BATCH, seq=SEQ).flops.forward
-    if counted != truth(name):
-        raise SystemExit(f"{name}: ours {counted}, the truth {truth(name)}: nothing is timed")
-    return report, counted, spent
+    for _ in range(2):
+        began = time.perf_counter()
+        report = qk.cost(model, inputs, attention="math")
+        spent.append(time.perf_counter() - began)
+    flops = report.at(batch=BATCH, seq=SEQ).flops
+    return {
+        "ours": flops.forward, "ours_backward": flops.backward,
+        "formula": str(report.flops.forward), "formula_backward": str(report.flops.backward),
+        "build": spent[0], "first": spent[1], "again": spent[2],
+        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+    }  # fmt: skip
+
+
+def apart(name):
+    """Run `ours` in a new interpreter, and refuse a wrong answer."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", name], stdout=subprocess.PIPE, text=True, check=True
+    )
+    row = json.loads(done.stdout.splitlines()[-1])
+    row["start"] = time.perf_counter() - began - row["build"] - row["first"] - row["again"]
+    row |= {key: round(row[key], 2) for key in ("start", "build", "first", "again")}
+    right = truth(name), truth_backward(name)
+    if (row["ours"], row["ours_backward"]) != right:
+        raise SystemExit(f"{name}: ours {row['ours']}, {row['ours_backward']}, the truth {right}")
+    return {"model": name, "truth": right[0], "truth_backward": right[1], **row}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", help="a Python that has fvcore and calflops")
-    parser.add_argument("--as-peers", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--peers", nargs="?", const="", help="fvcore and calflops, in a folder")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--large", action="store_true", help="also Llama-7B")
     options = parser.parse_args()
-    if options.as_peers:
-        print(json.dumps(peers(MODELS)))
+    if options.one:
+        print(json.dumps(ours(options.one)))
         return
-    theirs = {}
-    if options.peers:
-        done = subprocess.run(
-            [options.peers, __file__, "--as-peers"], capture_output=True, text=True, check=True
-        )
-        theirs = json.loads(done.stdout.splitlines()[-1])
-    ours("encoder layer", encoder_layer())  # the first call also imports
-    large = {"bert-base": bert_base} | ({"llama-7b": llama_7b} if options.large else {})
-    rows = []
-    for name, build in (MODELS | large).items():
-        model = build()
-        report, counted, (wall, used) = ours(name, model)
-        row = {
-            "model": name,
-            "truth": truth(name),
-            "ours": counted,
-            "formula": str(report.flops.forward),
-        }
-        row |= {"seconds": round(wall, 2), "cpu_seconds": round(used, 2)}
-        if name in MODELS:
-            row["torch"] = by_torch(name, model)
-            row |= {
-                label: theirs.get(f"{label} {name}", "not run") for label in ("fvcore", "calflops")
-            }
-        rows.append(row)
+    sys.path += [options.peers] if options.peers else []
+    wanted = PEERS[:1] if options.peers is None else PEERS
+    rows = [apart(name) for name in (*MODELS, *(LARGE if options.large else ()))]
+    theirs = peers(MODELS, wanted)
+    for row in rows:
+        row |= {label: theirs.get((label, row["model"]), "not run") for label in wanted}
     from querykey.show import print_table
 
-    columns = ("model", "truth", "ours", "torch", "fvcore", "calflops", "seconds", "cpu_seconds")
-    print(
-        f"Forward FLOPs at batch={BATCH}, seq={SEQ}; fvcore and calflops count multiply-adds as 1."
-    )
-    print_table(columns, [[row.get(column, "") for column in columns] for row in rows])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        json.dumps(
-            {
-                "benchmark": "cost", "rows": rows, "peak_gib": round(peak, 2),
-                "torch": torch.__version__, "transformers": transformers.__version__,
-                "python": platform.python_version(), "machine": platform.machine(),
-                "cores": os.cpu_count(), "argv": sys.argv[1:],
-            }
-        )
-    )  # fmt: skip
+    print(f"FLOPs of one forward pass at batch={BATCH}, seq={SEQ}; multiply-adds taken twice.")
+    columns = ("model", "truth", "ours", *wanted, "start", "first", "again", "peak_gib")
+    print_table(columns, [[cell(row, column) for column in columns] for row in rows])
+    found = {"benchmark": "cost", "rows": rows, "versions": versions(wanted)}
+    found |= {"python": platform.python_version(), "machine": platform.machine()}
+    print(json.dumps({**found, "cores": os.cpu_count(), "argv": sys.argv[1:]}))
+
+
+def cell(row, column):
+    """A count with its share of the truth, or what is there."""
+    value = row[column]
+    if column not in ("ours", *PEERS) or not isinstance(value, int):
+        return value
+    return f"{value} ({100 * value / row['truth']:.1f} %)"
+
+
+def versions(wanted):
+    found = {}
+    for name in ("torch", "transformers", *wanted[1:]):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 if __name__ == "__main__":

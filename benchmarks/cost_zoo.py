@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -38,6 +39,9 @@ POINTS = [
     {"batch": 3, "seq": 10, "target_seq": 6},
     {"batch": 3, "seq": 6, "target_seq": 5},
     {"batch": 4, "seq": 40, "target_seq": 37},
+    {"batch": 3, "seq": 23, "target_seq": 19},
+    {"batch": 3, "seq": 48, "target_seq": 32},
+    {"batch": 3, "seq": 128, "target_seq": 256},
 ]
 HOW = Options(attention="math")
 IS_FAKE = "transformers.utils.import_utils.is_fake_tensor"
@@ -109,6 +113,7 @@ def judge(name: str) -> dict:
     """What came of one target."""
     began = time.process_time()
     row = {"target": name, "state": "agree", "why": "", "engine": "", "unknown": [], "seconds": 0.0}
+    row["code"] = code()
     try:
         target = build(name)
     except TargetError as error:
@@ -140,8 +145,7 @@ def compare(target, report) -> dict:
     if sizes is None:
         return {"state": "refused", "why": f"holds only for {report.valid}"}
     point = report.at(**{size: sizes[size] for size in report.symbols})
-    generator = torch.Generator().manual_seed(0)
-    example = {e.name: e.make(sizes, generator) for e in target.inputs if e.required}
+    example = made(target, sizes)
     flops = point.flops
     ours = (flops.forward, flops.backward, flops.pointwise, flops.pointwise_backward)
     ours = (*ours, point.saved_bytes)
@@ -152,7 +156,33 @@ def compare(target, report) -> dict:
         return {"state": "wrong", "why": f"formula {ours}, a real run {real} at {sizes}"}
     if ours[:2] != theirs:
         return {"state": "wrong", "why": f"formula {ours[:2]}, torch's counter {theirs}"}
-    return {"traced": traced}
+    return {"traced": traced, "padded": traced and padded(target, sizes)}
+
+
+def made(target, sizes, masks: bool = False) -> dict:
+    """Real inputs; with `masks` also those, and the last token of the first row is padding."""
+    generator = torch.Generator().manual_seed(0)
+    wanted = [e for e in target.inputs if e.required or (masks and e.kind == "mask")]
+    example = {each.name: each.make(sizes, generator) for each in wanted}
+    for each in wanted if masks else ():
+        if each.kind == "mask":
+            example[each.name][0, -1] = 0
+    return example
+
+
+def padded(target, sizes) -> bool:
+    """Whether formula and plain real run are equal where a mask is given, and hides something."""
+    masks = {e.name: qk.tokens(*e.axes, high=2) for e in target.inputs if e.kind == "mask"}
+    try:
+        inputs = {**inputs_of(target), **masks}
+        report = qk.cost(target.model, inputs, attention="math", engine="symbolic")
+        point = report.at(**{size: sizes[size] for size in report.symbols})
+    except qk.CostError:
+        return False
+    flops = point.flops
+    ours = (flops.forward, flops.backward, flops.pointwise, flops.pointwise_backward)
+    example = made(target, sizes, masks=True)
+    return bool(masks) and (*ours, point.saved_bytes) == real_counts(target, example, False)
 
 
 def survey(names: list[str], file: Path | None) -> list[dict]:
@@ -185,6 +215,8 @@ def summary(rows: list[dict]) -> dict:
         "interpolated": sum(row["engine"] == "interpolation" for row in built),
         "without_formula": sorted({op for row in built for op in row["unknown"]}),
         "traced": sum(row.get("traced", False) for row in built),
+        "padded": sum(row.get("padded", False) for row in built),
+        "states": len({row["code"] for row in rows}),
         "agree_untraced": sum(r["state"] == "agree" and not r.get("traced") for r in built),
         "median_seconds": round(statistics.median(row["seconds"] for row in built), 2),
         "torch": torch.__version__,
@@ -194,11 +226,15 @@ def summary(rows: list[dict]) -> dict:
 
 
 GATHERED = [
-    "The rows were gathered over several runs (`--rows`): one that agreed was kept, also when the "
-    "code changed after it, and the others were run again. It is not the result of one run of one "
-    "state of the code.",
+    "The rows were gathered from several states of the code (`--rows` keeps what was done).",
     "",
 ]
+
+
+def code() -> str:
+    """The state of the code that is measured."""
+    tree = ["git", "rev-parse", "HEAD:src/querykey"]
+    return subprocess.run(tree, capture_output=True, text=True, check=True).stdout.strip()[:12]
 
 
 def page(rows: list[dict], total: dict) -> str:
@@ -223,12 +259,14 @@ def page(rows: list[dict], total: dict) -> str:
         "runs; the check of one engine by the other, which `qk.cost` does by default, is not part "
         "of this survey.",
         "",
-        *(GATHERED if total["gathered"] else []),
+        *(GATHERED if total["states"] > 1 else []),
         f"Against a plain real run everything, pointwise work included, is equal in "
         f"{total['agree_untraced']} of {total['of']}. "
-        f"In {total['traced']} more the real run was made to take the branch of a traced one: "
-        "those models look at the values of a mask and leave it out where it hides nothing, which "
-        "a pass without values cannot know; matrix products are the same on both branches.",
+        f"{total['traced']} more look at the values of a mask and leave it out where it hides "
+        "nothing, which a pass without values cannot know: the formula is that of the mask in "
+        "use. They are equal to a real run that is made to take that branch, "
+        f"and {total['padded']} of them to a plain real run with a mask that hides something; "
+        "matrix products are the same on both branches.",
         "",
         "## Operations without a formula",
         "",
@@ -273,7 +311,7 @@ def main() -> None:
         known = {json.loads(line)["target"] for line in options.rows.read_text().splitlines()}
         names = [name for name in names if name in known]
     rows = survey(names[part::parts], options.rows)
-    total = summary(rows) | {"not_run": every - len(rows), "gathered": bool(options.rows)}
+    total = summary(rows) | {"not_run": every - len(rows)}
     if options.write:
         options.write.write_text(page(rows, total))
     print(json.dumps(total))

@@ -1,8 +1,12 @@
 """Honest edges: what has no formula is listed, what is baked in is found, what branches is told."""
 
+import math
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 import querykey as qk
 from querykey.costs import private
@@ -113,9 +117,110 @@ class Experts(nn.Module):
         return out
 
 
-def test_costs_that_depend_on_values_are_told():
-    with pytest.raises(qk.CostError, match="depends on the values"):
-        qk.cost(Experts([6, 12]), qk.array("n", 6))
+def test_sizes_that_values_decide_stay_as_symbols():
+    model = Experts([6, 12])
+    report = qk.cost(model, qk.array("n", 6))
+    assert list(report.symbols) == ["n", "picked_0", "picked_1"]
+    assert str(report.valid) == "picked_0 <= n, picked_1 <= n"
+    assert "`picked_0`: how many values pick in `the whole`" in str(report)
+    x = torch.randn(9, 6)
+    first = int((model.gate(x).argmax(-1) == 0).sum())
+    with FlopCounterMode(display=False) as real:
+        model(x)
+    at = report.at(n=9, picked_0=first, picked_1=9 - first)
+    assert (
+        at.flops.forward == real.get_total_flops() == 2 * 9 * 12 + first * 144 + (9 - first) * 288
+    )
+    assert report.at(n=9, picked_0=0, picked_1=9).modules["experts.0"].flops.forward == 0
+    with pytest.raises(qk.CostError, match="outside the range of this formula \\(picked_0 <= n\\)"):
+        report.at(n=9, picked_0=10)
+
+
+def test_what_a_mask_picks_twice_is_one_size():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low, self.high = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x):
+            chosen, out = x.sum(-1) > 0, torch.empty_like(x)
+            out[chosen] = self.high(x[chosen])
+            out[~chosen] = self.low(x[~chosen])
+            return out
+
+    report = qk.cost(Halves(), qk.array("n", 6))
+    assert str(report.flops.forward) == "72*picked_0 + 72*picked_1"
+
+
+def test_equal_experts_cost_the_same_whatever_they_get():
+    report = qk.cost(Experts([8, 8]), qk.array("n", 6))
+    assert str(report.flops.forward) == "216*n"
+    assert str(report.modules["experts.*"].flops.forward) == "192*n"
+    assert "values decide which of the modules named `*` does what" in report.notes
+
+
+def test_a_formula_registered_with_torch_is_used_with_symbols_too():
+    with library():
+        report = qk.cost(Doubled(), qk.array("n", "t", 6), attention="math")
+    assert report.engine == "symbolic"
+    assert report.complete
+    assert str(report.flops.forward) == "42*n*t"
+    assert str(report.flops.backward) == "12*n*t"
+
+
+class Doubled(nn.Module):
+    """One operation of a library, with a formula of its own each way."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return torch.ops.querykey_test.double(x * self.weight)
+
+
+@contextmanager
+def library():
+    """An operation with shapes, a derivative and FLOPs, while the context lasts."""
+    with torch.library._scoped_library("querykey_test", "DEF") as made:
+        made.define("double(Tensor x) -> Tensor")
+        made.define("double_backward(Tensor gradient) -> Tensor")
+        for name in ("double", "double_backward"):
+            made.impl(name, lambda x: 2 * x, "CPU")
+            made.impl(name, torch.empty_like, "Meta")
+        torch.library.register_autograd(
+            "querykey_test::double",
+            lambda ctx, gradient: torch.ops.querykey_test.double_backward(gradient),
+            lib=made,
+        )
+        ops = torch.ops.querykey_test
+        register_flop_formula(ops.double)(lambda x, out_shape=None: 7 * math.prod(x))
+        register_flop_formula(ops.double_backward)(lambda x, out_shape=None: 2 * math.prod(x))
+        try:
+            yield
+        finally:
+            del flop_registry[ops.double], flop_registry[ops.double_backward]
+
+
+class Chunks(nn.Module):
+    """Attention within chunks of 4, for lengths that 4 divides."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.Linear(6, 18)
+
+    def forward(self, x):
+        q, k, v = self.maps(x).unflatten(1, (x.size(1) // 4, 4)).chunk(3, -1)
+        return (torch.softmax(q @ k.mT, -1) @ v).flatten(1, 2)
+
+
+def test_sizes_that_must_divide_can_be_said():
+    with pytest.raises(qk.CostError, match="one that must divide another is said with sizes="):
+        qk.cost(Chunks(), qk.array("n", "t", 6))
+    report = qk.cost(Chunks(), qk.array("n", "t", 6), sizes={"t": 4})
+    assert report.at(n=2, t=12).flops.forward == 2 * 2 * 12 * 6 * 18 + 2 * 2 * 2 * 12 * 4 * 6
+    with pytest.raises(qk.CostError, match="outside the range of this formula"):
+        report.at(n=2, t=13)
 
 
 def test_interpolation_serves_alone_where_symbols_cannot_load(monkeypatch):

@@ -243,6 +243,19 @@ def test_configs_that_make_no_sense(make, words):
         make()
 
 
+def test_rotary_positions_under_autocast():
+    torch.manual_seed(0)
+    rotary = Rotary()
+    layer = MultiHeadAttention(16, AttentionConfig(heads=2), mask=qk.Causal(), rotary=rotary)
+    x = torch.randn(1, 7, 16)
+    # As a stack of blocks does: the turns of all layers are made from what is not yet rounded.
+    turns = rotary.turns(torch.arange(7), x.new_empty(1, layer.key_dim))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x, turns=turns)
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - layer(x, turns=turns)).abs().max() < 0.02
+
+
 def dropped_by_hand(layer, x):
     """Causal attention with torch's dropout of its weights, head by head."""
     q, k, v = (

@@ -5,7 +5,8 @@ Both give `Formulas`: sums of monomials in the named sizes. `check` holds one ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,9 +16,12 @@ import sympy
 from torch import nn
 
 from querykey.costs import private
+from querykey.costs.expressions import fold_sums
 from querykey.costs.inputs import CostError
 from querykey.costs.passes import Counts, Options, Sum, as_sum, counts_of, random_state, run_pass
+from querykey.costs.picks import Picks
 from querykey.costs.polynomial import Fitter, NotPolynomialError
+from querykey.costs.repeats import equal_layers
 from querykey.costs.subject import Subject, last_line
 from querykey.costs.tally import Tally
 from querykey.costs.valid import Valid
@@ -25,8 +29,19 @@ from querykey.costs.valid import Valid
 Key = tuple[str, str]
 
 
+PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43)  # stand for what values pick
+
+
 class RefusedError(CostError):
     """An engine cannot serve this model; the other may."""
+
+
+class ValuesError(CostError):
+    """What is counted depends on values."""
+
+
+class FoldedError(Exception):
+    """Numbered modules share work as values decide: only what they do together has a formula."""
 
 
 @dataclass
@@ -41,10 +56,19 @@ class Formulas:
     notes: list[str] = field(default_factory=list)
     calls: int = 0  # of operations in one pass
     runs: bool = False  # whether values were needed
+    repeated: bool = False  # whether some layers were not run, being equal to others
+    loops: bool = False  # whether larger sizes take more operations, as in a loop over time
+    hints: dict[str, int] = field(default_factory=dict)  # sizes at which it holds by construction
 
 
-def symbolic(subject: Subject, how: Options) -> Formulas:
-    """One pass with the sizes of the inputs as symbols, the builder's own at their first choice."""
+def symbolic(
+    subject: Subject, how: Options, picking: bool = False, repeats: bool = False
+) -> Formulas:
+    """One pass with the sizes of the inputs as symbols, the builder's own at their first choice.
+
+    With `picking`, sizes that only values decide become symbols too. With `repeats`, equal layers
+    are run twice only, which a count of all of them must confirm.
+    """
     if private.symbolic_shapes() is None:
         raise RefusedError("this torch has no symbolic shapes")
     base = subject.base()
@@ -52,7 +76,7 @@ def symbolic(subject: Subject, how: Options) -> Formulas:
     # A size may equal a constant of the model by chance, and then seems baked in: try two choices.
     for shift in (0, 6):
         hints = _hints(subject, base, shift)
-        tally, symbols = _symbolic_pass(subject, model, base, hints, how)
+        tally, symbols = _symbolic_pass(subject, model, base, hints, how, picking, repeats)
         baked = symbols.baked()
         if not baked:
             break
@@ -60,29 +84,49 @@ def symbolic(subject: Subject, how: Options) -> Formulas:
         said = ", ".join(f"`{name}` became {value}" for name, value in baked.items())
         raise RefusedError(f"the model turned symbolic sizes into numbers ({said})")
     counts = counts_of(tally, model, how, symbols.plain)
+    picked = tally.picks.found if tally.picks else {}
     free = {s.name for each in counts.own.values() for m in each for s in m.free_symbols}
-    if free - set(subject.names):
+    if free - {*subject.names, *picked}:
         raise RefusedError("some sizes depend on the values that go in")
-    valid = Valid.of(symbols.guards(), hints)
+    valid = Valid.of(symbols.guards(), hints).also(Valid.multiples(subject.steps))
+    valid = valid.also(Valid.most({n: symbols.plain(most) for n, (_, most) in picked.items()}))
+    subject.pick({name: path for name, (path, _) in picked.items()})
     params = {path: as_sum(n) for path, n in counts.params.items()}
     total = sum(tally.calls.values())
-    return Formulas("symbolic", counts.own, params, valid, counts.unknown, calls=total)
+    found = Formulas("symbolic", counts.own, params, valid, counts.unknown, calls=total)
+    found.repeated, found.hints = tally.repeated, {**base, **hints, **symbols.hints}
+    return found
 
 
 def _symbolic_pass(
-    subject: Subject, model: nn.Module, base: Mapping[str, int], hints: dict[str, int], how: Options
+    subject: Subject,
+    model: nn.Module,
+    base: Mapping[str, int],
+    hints: dict[str, int],
+    how: Options,
+    picking: bool,
+    repeats: bool,
 ) -> tuple[Tally, private.Symbols]:
     reason = ""
-    for device in _devices(model):
-        symbols = private.Symbols(hints)
+    shortcuts = [True, False] if repeats and equal_layers(model) else [False]
+    for device, shortcut in itertools.product(_devices(model), shortcuts):
+        symbols = private.Symbols(hints, subject.steps)
         sizes = {**base, **symbols.sizes}
+        picks = Picks(_pick_of(symbols)) if picking else None
         try:
-            return run_pass(model, subject.inputs, sizes, symbols.mode, device, how), symbols
+            mode = symbols.mode
+            tally = run_pass(model, subject.inputs, sizes, mode, device, how, picks, shortcut)
+            return tally, symbols
         except CostError:
             raise
         except Exception as error:  # whatever a model may raise
             reason = reason or last_line(error)
     raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
+
+
+def _pick_of(symbols: private.Symbols) -> Callable[[str], Any]:
+    primes = itertools.cycle(PRIMES)
+    return lambda name: symbols.add(name, next(primes))
 
 
 class Counter:
@@ -93,11 +137,11 @@ class Counter:
         self.ways: list[tuple[str, str]] | None = None
         self.unknown: dict[str, dict[str, int]] = {}
         self.runs = False  # whether values were needed
+        self.calls: set[int] = set()  # operations per pass
 
     def without_running(self) -> Counter:
         """The same, but never with values."""
-        ways = _ways(self.subject.model(self.subject.base()))
-        self.ways = [way for way in ways if way[0] == "static"]
+        self.ways = _ways(self.subject.model(self.subject.base()), static=True)
         return self
 
     def __call__(self, sizes: Mapping[str, int]) -> dict[Key, int]:
@@ -117,10 +161,10 @@ class Counter:
 
     def _count(self, model: nn.Module, sizes: Mapping[str, int]) -> Counts:
         reason = ""
-        for way, device in self.ways or _ways(model):
+        for way, device in self.ways or _ways(model, static=bool(self.subject.picked)):
             try:
                 counts = self._run(way, device, model, sizes)
-            except CostError:
+            except (CostError, FoldedError):
                 raise
             except Exception as error:
                 reason = reason or last_line(error)
@@ -138,15 +182,32 @@ class Counter:
         inputs, how = self.subject.inputs, self.how
         if way == "static":
             mode = private.static_shapes()
-            return counts_of(run_pass(model, inputs, sizes, mode, device, how), model, how)
+            picks = Picks(sizes.__getitem__) if self.subject.picked else None
+            tally = run_pass(model, inputs, sizes, mode, device, how, picks)
+            self.calls.add(sum(tally.calls.values()))
+            return counts_of(tally, model, how)
         found = []
         for seed in (0, 1):
             with random_state(seed):
                 tally = run_pass(model, inputs, sizes, nullcontext(), device, how)
             found.append(counts_of(tally, model, how))
-        if found[0].at({}) != found[1].at({}):
-            raise CostError("the cost depends on the values that go in, and no formula bounds it")
+        self._compare(*found)
         return found[0]
+
+    def _compare(self, first: Counts, second: Counts) -> None:
+        """Refuse what differs between two runs with different values."""
+        fold, varied = self.subject.fold, self.subject.varies
+        for self.subject.varies in (varied, True):
+            a, b = (
+                {k: sum(v.values()) for k, v in fold_sums(each.own, fold).items()}
+                for each in (first, second)
+            )
+            if a == b:
+                if self.subject.varies != varied:
+                    raise FoldedError
+                return
+        self.subject.varies = varied
+        raise ValuesError("the cost depends on the values that go in, and no formula bounds it")
 
 
 def interpolated(subject: Subject, how: Options) -> Formulas:
@@ -177,9 +238,9 @@ def interpolated(subject: Subject, how: Options) -> Formulas:
         )
     if counter.runs:
         notes.append("counted by running it: what it does depends on values")
-    return Formulas(
-        "interpolation", own, params, Valid(), counter.unknown, notes, runs=counter.runs
-    )
+    found = Formulas("interpolation", own, params, Valid(), counter.unknown, notes)
+    found.runs, found.loops = counter.runs, len(counter.calls) > 1
+    return found
 
 
 def difference(found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
@@ -202,9 +263,10 @@ def _hints(subject: Subject, base: Mapping[str, int], shift: int) -> dict[str, i
     used = {size for name, size in base.items() if name in subject.hyper}
     hints: dict[str, int] = {}
     for place, name in enumerate(n for n in subject.names if n not in subject.hyper):
-        hint = subject.near.get(name, 5 + 2 * place + shift)
-        while name not in subject.near and (hint in used or hint in hints.values()):
-            hint += 1
+        said = subject.values[name] if name in subject.said else range(5 + 2 * place + shift, 999)
+        least = 5 * subject.steps.get(name, 1)
+        free = (n for n in said if n >= least and n not in used and n not in hints.values())
+        hint = subject.near.get(name) or next(free, subject.values[name][-1])
         hints[name] = hint
     return hints
 
@@ -214,10 +276,11 @@ def _devices(model: nn.Module) -> list[str]:
     return ["cpu", "meta"] if all(t.device.type == "cpu" for t in tensors) else ["meta"]
 
 
-def _ways(model: nn.Module) -> list[tuple[str, str]]:
+def _ways(model: nn.Module, static: bool = False) -> list[tuple[str, str]]:
+    """How to count: on tensors without values, then (unless `static`) on real ones."""
     devices = _devices(model)
     ways = [("static", device) for device in devices]
-    return [*ways, ("real", "cpu")] if "cpu" in devices else ways
+    return [*ways, ("real", "cpu")] if "cpu" in devices and not static else ways
 
 
 def _number(value: Fraction) -> Any:

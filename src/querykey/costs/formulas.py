@@ -29,10 +29,13 @@ class Call:
     outs: tuple[Shape, ...]
     floating: bool  # some operand or result is not whole numbers
     kind: str = ""  # pointwise or reduction, where torch says so
+    flops: Size = None  # what a formula registered with torch's own counter gave
 
 
 def products(call: Call) -> Size:
     """FLOPs in matrix products."""
+    if call.flops is not None:
+        return call.flops
     formula = PRODUCTS.get(call.op)
     return formula(call) if formula else 0
 
@@ -234,6 +237,29 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.scatter_add_": _per_input(1, 2),
     "aten.scatter_reduce": _per_input(1, 2),
     "aten.col2im": _per_input(1),
+    # a weighted sum of 2, 4, 8 or 16 neighbours; its gradient adds to each of them
+    "aten.upsample_linear1d": _per_output(3),
+    "aten.upsample_bilinear2d": _per_output(7),
+    "aten._upsample_bilinear2d_aa": _per_output(7),
+    "aten.upsample_trilinear3d": _per_output(15),
+    "aten.upsample_bicubic2d": _per_output(31),
+    "aten._upsample_bicubic2d_aa": _per_output(31),
+    "aten.upsample_linear1d_backward": _per_input(4),
+    "aten.upsample_bilinear2d_backward": _per_input(8),
+    "aten._upsample_bilinear2d_aa_backward": _per_input(8),
+    "aten.upsample_trilinear3d_backward": _per_input(16),
+    "aten.upsample_bicubic2d_backward": _per_input(32),
+    "aten._upsample_bicubic2d_aa_backward": _per_input(32),
+    "aten.upsample_nearest1d_backward": _per_input(1),
+    "aten.upsample_nearest2d_backward": _per_input(1),
+    "aten.upsample_nearest3d_backward": _per_input(1),
+    # the norm (2), and a factor per row
+    "aten._weight_norm_interface": _per_input(3),
+    "aten._weight_norm_interface_backward": _per_input(5),
+    "aten._embedding_bag": lambda call: count(call.args[1]) * call.args[0][-1],
+    "aten._embedding_bag_forward_only": lambda call: count(call.args[1]) * call.args[0][-1],
+    "aten._embedding_bag_backward": lambda call: count(call.args[1]) * call.args[0][-1],
+    "aten._embedding_bag_dense_backward": lambda call: count(call.args[1]) * call.args[0][-1],
     "aten.native_dropout": _per_output(2),
     "aten.native_dropout_backward": _per_output(2),
     "aten.avg_pool1d": _pool,
@@ -284,7 +310,7 @@ _MOVES = """
     view_copy zero zero_ zeros zeros_like value_selecting_reduction_backward _resize_output_
     as_strided_ as_strided_scatter view_as_real _assert_async _assert_scalar
     _functional_assert_async complex real imag view_as_complex exponential_ geometric_ cauchy_
-    log_normal_
+    log_normal_ size stride numel upsample_nearest1d upsample_nearest2d upsample_nearest3d
 """
 
 # Data made, copied, compared or picked, and random draws: no arithmetic on floats.

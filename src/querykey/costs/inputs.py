@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,7 @@ class Inputs:
     @staticmethod
     def of(given: Any) -> Inputs:
         """From one value, a tuple of them, or a dict by name."""
-        if isinstance(given, dict):
+        if isinstance(given, Mapping):
             return Inputs((), dict(given))
         return Inputs(tuple(given) if isinstance(given, tuple | list) else (given,), {})
 

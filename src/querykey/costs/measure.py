@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 QUICK = 300  # a pass with fewer operations is checked at more points
-ELSEWHERE = (33, 300)  # where to look for a polynomial when there is none among small sizes
+# Where to look for a polynomial when there is none among small sizes: from, in steps of.
+ELSEWHERE = ((33, 1), (8, 8), (64, 64), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
 FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
+
+
+class DisagreeError(CostError):
+    """The engines give different answers."""
 
 
 def cost(
@@ -67,24 +72,59 @@ def cost(
 
 def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
     """Formulas for one model, whose sizes are those of its inputs."""
-    from querykey.costs.engines import RefusedError, interpolated, symbolic
+    from querykey.costs.engines import RefusedError, symbolic
 
     if engine == "interpolation":
         return _interpolated(subject, how)
+    checks = {"auto": _checked, "both": _compared}.get(engine)
     try:
-        found = symbolic(subject, how)
+        found = symbolic(subject, how, repeats=checks is not None)
     except RefusedError as refusal:
         if engine != "auto":
             raise
-        found = _interpolated(subject, how)
-        found.notes.insert(0, f"{refusal}, so the formula was interpolated")
+        return _without_symbols(subject, how, refusal)
+    if checks is None:
         return found
-    if engine == "both":
-        _compare(subject, found, interpolated(subject, how))
-        found.notes.append("both engines agree term for term")
-    elif engine == "auto":
-        _relax(subject, how, found)
+    try:
+        return checks(subject, how, found)
+    except DisagreeError:
+        if not found.repeated:
+            raise
+        return checks(subject, how, symbolic(subject, how))
+
+
+def _checked(subject: Subject, how: Options, found: Formulas) -> Formulas:
+    _check(subject, how, found)
+    _relax(subject, how, found)
+    return found
+
+
+def _compared(subject: Subject, how: Options, found: Formulas) -> Formulas:
+    from querykey.costs.engines import interpolated
+
+    _compare(subject, found, interpolated(subject, how))
+    found.notes.append("both engines agree term for term")
+    return found
+
+
+def _without_symbols(subject: Subject, how: Options, refusal: CostError) -> Formulas:
+    """Interpolate; where the counts depend on values, let these be sizes of their own."""
+    from querykey.costs.engines import symbolic
+
+    try:
+        found = _interpolated(subject, how)
+    except CostError as error:
+        try:
+            found = symbolic(subject, how, picking=True)
+        except CostError:
+            raise error from None
+        if not subject.picked:
+            raise
         _check(subject, how, found)
+        for name, path in subject.picked.items():
+            found.notes.append(f"`{name}`: how many values pick in `{path or 'the whole'}`")
+        return found
+    found.notes.insert(0, f"{refusal}, so the formula was interpolated")
     return found
 
 
@@ -107,54 +147,67 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
-    from querykey.costs.engines import RefusedError, interpolated
+    from querykey.costs.engines import FoldedError, RefusedError, interpolated
 
-    refusals = []
-    for start in (None, *ELSEWHERE):
-        if start is not None:
-            subject.move(start)
+    refusals, pieces = [], []
+    for place in (None, *ELSEWHERE):
+        if place is not None:
+            subject.move(*place)
         try:
-            found = interpolated(subject, how)
+            try:
+                found = interpolated(subject, how)
+            except FoldedError:
+                found = interpolated(subject, how)
+                found.notes.append("values decide which of the modules named `*` does what")
         except RefusedError as refusal:
             refusals.append(refusal)
             if not subject.movable:
                 break
             continue
-        except CostError as error:
-            raise (refusals or [error])[0] from None
-        if start is None:
+        except CostError:  # too long for the model, where there was a place before
+            if not refusals and not pieces:
+                raise
+            continue
+        if place is None:
             _check_at_one(subject, how, found)
         else:
-            moved = subject.movable[1:] or subject.movable
-            least = {name: min(subject.values[name]) for name in moved}
+            least = {name: min(subject.values[name]) for name in subject.moved}
             found.valid = found.valid.also(Valid.least(least))
-        _check_far(subject, how, found)
-        return found
+        found.valid = found.valid.also(Valid.multiples(subject.steps))
+        if _check_far(subject, how, found):
+            return found
+        pieces.append(found)
+    if pieces:
+        return pieces[0]
     raise refusals[0]
 
 
-def _check_far(subject: Subject, how: Options, found: Formulas) -> None:
-    """A polynomial that fits small sizes may be one piece of many: try larger ones."""
+def _check_far(subject: Subject, how: Options, found: Formulas) -> bool:
+    """A polynomial that fits small sizes may be one piece of many: whether larger ones deny it."""
     from querykey.costs.engines import Counter, difference
 
-    counter, named = Counter(subject, how), subject.movable[1:] or subject.movable
+    counter, named = Counter(subject, how), subject.moved
     if not named:
-        return
-    top = max(max(subject.values[name]) for name in named)
-    # Where values are needed the model really runs, so the far point is nearer.
-    for far in (size for size in (FAR[1:] if found.runs else FAR) if size > top):
+        return True
+    top, fits = max(max(subject.values[name]) for name in named), True
+    # Where values are needed the model really runs, and loops run long: the far point is nearer.
+    near = found.runs or found.loops
+    for far in (size for size in (FAR[1:] if near else FAR) if size > top):
         point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
+        point |= {name: point[name] // step * step for name, step in subject.steps.items()}
         try:
             wrong = difference(found, counter(point), point)
         except CostError:  # too long for the model
             continue
         if not wrong:
             found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
-            if far != FAR[0] and not found.runs:
+            if far != FAR[0] and not near:
                 found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
-            return
+            return fits
+        fits = False
     most = {name: max(subject.values[name]) for name in named}
     found.valid = found.valid.also(Valid.most(most))
+    return fits
 
 
 def _check(subject: Subject, how: Options, found: Formulas) -> None:
@@ -166,7 +219,7 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
     for point in points:
         wrong = difference(found, counter(point), point)
         if wrong:
-            raise CostError(f"the two engines disagree: {wrong}; please report this model")
+            raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if subject.names:
         found.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
         if found.calls < QUICK:
@@ -178,7 +231,7 @@ def _relax(subject: Subject, how: Options, found: Formulas) -> None:
     from querykey.costs.engines import Counter, difference
 
     for name, most in found.valid.upper_bounds().items():
-        point = {**subject.base(), name: 2 * most + 1}
+        point = {**found.hints, name: 2 * most + 1}
         rest = found.valid.without_upper(name)
         if most > NEAR_BOUND or rest.broken(point):
             continue
@@ -193,11 +246,14 @@ def _relax(subject: Subject, how: Options, found: Formulas) -> None:
 
 def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:
     """Concrete sizes at which the formula holds by its own word."""
-    base = subject.base()
+    base, steps = found.hints, subject.steps
     shifts = [(8, 3), (-2, 1)] if found.calls < QUICK else [(2, 1)]
     points = []
     for shift, step in shifts:
-        point = {n: max(2, s + shift + step * i) for i, (n, s) in enumerate(base.items())}
+        moved = (
+            (n, s, (shift + step * i) * steps.get(n, 1)) for i, (n, s) in enumerate(base.items())
+        )
+        point = {n: max(2, s + by) for n, s, by in moved}
         while found.valid.broken(point) and point != base:
             point = {n: (s + base[n]) // 2 if s > base[n] else base[n] for n, s in point.items()}
         points.append(point)
@@ -235,7 +291,7 @@ def _compare(
         a, b = expression(left.get(key, {})), expression(right.get(key, {}), fixed)
         if (a - b).expand() != 0:
             path, metric = key
-            raise CostError(
+            raise DisagreeError(
                 f"the two engines disagree about {metric} of `{path or 'the whole'}`: {a} with "
                 f"symbols, {b} by interpolation; please report this model"
             )

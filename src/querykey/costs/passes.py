@@ -16,6 +16,8 @@ from querykey.costs import formulas, private
 from querykey.costs.attention import attention_as
 from querykey.costs.formulas import FUSED_BACKWARD, Call, Shape
 from querykey.costs.inputs import CostError, Inputs, Named
+from querykey.costs.picks import Picks
+from querykey.costs.repeats import repeated
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
 from querykey.targets.inputs import quiet
 
@@ -63,11 +65,24 @@ class Counts:
 
 
 def run_pass(
-    model: nn.Module, inputs: Inputs, sizes: Mapping[str, Any], mode: Any, device: str, how: Options
+    model: nn.Module,
+    inputs: Inputs,
+    sizes: Mapping[str, Any],
+    mode: Any,
+    device: str,
+    how: Options,
+    picks: Picks | None = None,
+    repeats: bool = False,
 ) -> Tally:
-    """Run forward (and backward) on tensors that the mode makes, and return what was seen."""
+    """Run forward (and backward) on tensors that the mode makes, and return what was seen.
+
+    With `repeats`, equal layers run twice, and the rest is taken to cost the same.
+    """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    tally = Tally(model, frozenset(how.formulas), not isinstance(mode, nullcontext))
+    tally = Tally(model, frozenset(how.formulas), not isinstance(mode, nullcontext), picks)
+    make = _maker(mode, device, sizes, dtype)
+    weights = {name: make.weight(p) for name, p in model.named_parameters()}
+    buffers = {name: make.weight(b, copy=True) for name, b in model.named_buffers()}
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(mode or nullcontext())
@@ -75,12 +90,10 @@ def run_pass(
         stack.enter_context(torch.enable_grad())
         # Its fused layers (an LSTM in one operation) would hide the products they are made of.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        make = _maker(mode, device, sizes, dtype)
         args, kwargs = inputs.map(make.tensor)
-        weights = {name: make.weight(p) for name, p in model.named_parameters()}
-        buffers = {name: make.buffer(b) for name, b in model.named_buffers()}
         stack.enter_context(tally.watch([*weights.values(), *make.made]))
         stack.enter_context(attention_as(how.attention, tally))
+        stack.enter_context(repeated(model, tally) if repeats else nullcontext())
         out = torch.func.functional_call(model, weights | buffers, args, kwargs)
         loss = _loss(out, how, tally)
         if how.backward:
@@ -207,7 +220,7 @@ class _Maker:
 
     def tensor(self, given: Any) -> torch.Tensor:
         if not isinstance(given, Named):
-            made = self.buffer(given)
+            made = self.given(given)
             made.requires_grad_(given.requires_grad)
         elif given.kind == "tokens":
             shape = given.shape(dict(self.sizes))
@@ -225,13 +238,16 @@ class _Maker:
             return torch.empty(shape, dtype=torch.long)
         return torch.randint(low, high, shape)
 
-    def weight(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.buffer(tensor, copy=False).detach().requires_grad_(tensor.requires_grad)
+    def weight(self, tensor: torch.Tensor, copy: bool = False) -> torch.Tensor:
+        if self.mode:
+            return private.fake_weight(self.mode, tensor, self.device)
+        made = tensor.detach().clone() if copy else tensor.detach()
+        return made.requires_grad_(tensor.requires_grad)
 
-    def buffer(self, tensor: torch.Tensor, copy: bool = True) -> torch.Tensor:
+    def given(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.mode:
             return private.fake(self.mode, tensor.detach(), self.device)
-        return tensor.detach().clone() if copy else tensor.detach()
+        return tensor.detach().clone()
 
 
 def _maker(mode: Any, device: str, sizes: Mapping[str, Any], dtype: torch.dtype) -> _Maker:

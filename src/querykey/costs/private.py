@@ -6,12 +6,14 @@ shapes; where a torch cannot load it, `symbolic_shapes()` is None and interpolat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import sympy
 import torch
+from sympy.core.operations import LatticeOp
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 
@@ -43,6 +45,11 @@ PLAIN = {
     "TruncToInt": sympy.floor,  # sizes are positive, where both agree
     "Identity": lambda a: a,
 }
+
+
+def no_torch_function() -> AbstractContextManager[Any]:
+    """A context in which functions of torch pass by every mode and subclass that overrides them."""
+    return torch._C.DisableTorchFunction()
 
 
 def next_node() -> int:
@@ -84,12 +91,23 @@ def fake(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
     return mode.from_tensor(tensor, static_shapes=True)
 
 
+def fake_weight(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """The same for a leaf of the graph, outside the mode; quick where it has memory of its own."""
+    parts, plain = symbolic_shapes(), type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    plain = plain and tensor.layout is torch.strided and not tensor.is_quantized
+    if parts and plain and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return parts["FakeTensor"](mode, made, device, requires_grad=tensor.requires_grad)
+    made = fake(mode, tensor.detach(), device)
+    return made.detach().requires_grad_(tensor.requires_grad)
+
+
 @cache
 def symbolic_shapes() -> dict[str, Any] | None:
     """The parts of torch that carry symbolic shapes, or None where this torch lacks them."""
     try:
         from torch._dynamo.source import ConstantSource
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import (
             DimDynamic,
             GuardOnDataDependentSymNode,
@@ -99,6 +117,7 @@ def symbolic_shapes() -> dict[str, Any] | None:
         return None
     return {
         "ConstantSource": ConstantSource,
+        "FakeTensor": FakeTensor,
         "FakeTensorMode": FakeTensorMode,
         "DimDynamic": DimDynamic,
         "ShapeEnv": ShapeEnv,
@@ -109,25 +128,42 @@ def symbolic_shapes() -> dict[str, Any] | None:
 class Symbols:
     """Named sizes as torch's symbolic integers, and what torch concluded about them."""
 
-    def __init__(self, hints: dict[str, int]):
+    def __init__(self, hints: dict[str, int], steps: Mapping[str, int]):
         parts = symbolic_shapes()
         assert parts is not None
         self.environment: Any = parts["ShapeEnv"](duck_shape=False)
         self.mode: Any = parts["FakeTensorMode"](
             shape_env=self.environment, allow_non_fake_inputs=True
         )
+        # What torch remembers of an operation is dear with symbols, and few come more than twice.
+        self.mode.cache_enabled = False
         self.sizes: dict[str, Any] = {}
-        self.names: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.hints: dict[str, int] = {}
+        self.names: dict[sympy.Symbol, sympy.Expr] = {}
+        self._labels: dict[sympy.Symbol, str] = {}
         for name, hint in hints.items():
-            source = parts["ConstantSource"](f"size_{name}")
-            symbol = self.environment.create_symbol(hint, source, parts["DimDynamic"].DYNAMIC)
-            self.sizes[name] = self.environment.create_symintnode(symbol, hint=hint, source=source)
-            self.names[symbol] = sympy.Symbol(name)
+            self.add(name, hint, steps.get(name, 1))
+
+    def add(self, name: str, hint: int, step: int = 1) -> Any:
+        """One more size, with a number that stands for it where the model compares.
+
+        With a step it is so many times a symbol, so that what divides the step divides it.
+        """
+        parts = symbolic_shapes()
+        assert parts is not None
+        source = parts["ConstantSource"](f"size_{name}")
+        times = hint // step
+        symbol = self.environment.create_symbol(times, source, parts["DimDynamic"].DYNAMIC)
+        node = self.environment.create_symintnode(symbol, hint=times, source=source)
+        self.sizes[name] = node * step if step > 1 else node
+        self.names[symbol], self._labels[symbol] = sympy.Symbol(name) / step, name
+        self.hints[name] = hint
+        return self.sizes[name]
 
     def baked(self) -> dict[str, Any]:
         """The sizes that the model turned into a number (or into one another), by name."""
         return {
-            self.names[symbol].name: self.plain(value)
+            self._labels[symbol]: self.plain(value)
             for symbol, value in self.environment.replacements.items()
             if symbol in self.names
         }
@@ -141,7 +177,8 @@ class Symbols:
         if isinstance(expression, int):
             return sympy.Integer(expression)
         found = expression.xreplace(self.names)
-        if any(type(f).__module__ != "sympy" for f in found.atoms(sympy.Function)):
+        # Functions and, as torch writes them, lattices: the smaller and the larger of two sizes.
+        if found.atoms(sympy.Function, LatticeOp):
             found = found.replace(
                 lambda e: type(e).__module__.startswith("torch"),
                 lambda e: PLAIN.get(type(e).__name__, e.func)(*e.args),

@@ -71,6 +71,7 @@ class Report:
     bytes_moved: Any = MOVED
     state_bytes: Any = STATE
     sizes: dict[str, int] = field(default_factory=dict)  # those already put in
+    picked: dict[str, str] = field(default_factory=dict)  # sizes that values decide: the module
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name, such as `flops.forward`."""
@@ -93,11 +94,11 @@ class Report:
                 f"{said} is outside the range of this formula ({broken[0]}); "
                 "ask for another with near={...}"
             )
-        values = {self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()}
-        modules = {p: replace(m, **_put(m, values)) for p, m in self.modules.items()}
+        put = _Put({self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()})
+        modules = {p: replace(m, **put.into(m)) for p, m in self.modules.items()}
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
         known = {**self.sizes, **sizes}
-        return replace(self, **_put(self, values), modules=modules, symbols=left, sizes=known)
+        return replace(self, **put.into(self), modules=modules, symbols=left, sizes=known)
 
     def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
         """The order of a value as its sizes grow; `given` relates sizes: {"d": "h*k"}."""
@@ -131,8 +132,8 @@ class Report:
             for path, m in self.modules.items()
         }
         return {
-            "schema": 1, "sizes": list(self.symbols), "at": self.sizes, **values,
-            "valid": str(self.valid), "unknown": self.unknown, "notes": self.notes,
+            "schema": 1, "sizes": list(self.symbols), "at": self.sizes, "picked": self.picked,
+            **values, "valid": str(self.valid), "unknown": self.unknown, "notes": self.notes,
             "engine": self.engine, "settings": self.settings, "modules": modules,
         }  # fmt: skip
 
@@ -153,8 +154,9 @@ class Report:
                 have = ", ".join(self.symbols) or "none is free"
                 hint = suggest(name, self.symbols)
                 raise CostError(f"there is no size `{name}`{hint} (the sizes: {have})")
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise CostError(f"`{name}` is a whole number of at least 1, not {size!r}")
+            least = 0 if name in self.picked else 1
+            if isinstance(size, bool) or not isinstance(size, int) or size < least:
+                raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}")
 
 
 VALUES = (
@@ -185,7 +187,7 @@ def make_report(subject: Subject, found: Formulas, how: Options) -> Report:
     return Report(
         whole.flops, whole.params, whole.saved_bytes, modules,
         {name: sympy.Symbol(name) for name in subject.names},
-        found.valid, found.unknown, found.notes, found.engine, settings,
+        found.valid, found.unknown, found.notes, found.engine, settings, picked=subject.picked,
     )  # fmt: skip
 
 
@@ -207,15 +209,23 @@ def _outer(path: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
 
 
-def _put(each: Report | ModuleCost, values: Mapping[Any, Any]) -> dict[str, Any]:
-    flops = Flops(**{f.name: _value(getattr(each.flops, f.name), values) for f in fields(Flops)})
-    found = {"params": each.params, "saved_bytes": each.saved_bytes}
-    return {"flops": flops, **{name: _value(value, values) for name, value in found.items()}}
+class _Put:
+    """Sizes put into formulas; equal layers have equal ones, so each is worked out once."""
 
+    def __init__(self, sizes: Mapping[Any, Any]):
+        self.sizes = sizes
+        self.known: dict[Any, Any] = {}
 
-def _value(value: Any, sizes: Mapping[Any, Any]) -> Any:
-    found = sympy.sympify(value).subs(sizes)
-    return int(found) if found.is_Integer else found
+    def into(self, each: Report | ModuleCost) -> dict[str, Any]:
+        flops = {f.name: self.value(getattr(each.flops, f.name)) for f in fields(Flops)}
+        found = {"params": self.value(each.params), "saved_bytes": self.value(each.saved_bytes)}
+        return {"flops": Flops(**flops), **found}
+
+    def value(self, formula: Any) -> Any:
+        if formula not in self.known:
+            found = sympy.sympify(formula).subs(self.sizes)
+            self.known[formula] = int(found) if found.is_Integer else found
+        return self.known[formula]
 
 
 def _plain(value: Any) -> Any:

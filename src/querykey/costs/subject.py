@@ -16,6 +16,7 @@ from querykey.costs.passes import random_state
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
 COARSE = tuple(24 * n for n in range(1, 10))
 COUNT = 9  # values to choose from per size
+FEW = 6  # where they are multiples
 
 
 class Subject:
@@ -32,7 +33,10 @@ class Subject:
         self.hyper = [] if isinstance(given, nn.Module) else _arguments(given, inputs)
         self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
         self.near = dict(near)
-        self._said = {*sizes, *near}
+        self.said = {*sizes}
+        self.steps = {name: step for name, step in sizes.items() if isinstance(step, int)}
+        self.steps = {name: step for name, step in self.steps.items() if name not in self.hyper}
+        self._fixed = {*sizes, *near}
         self._models: dict[tuple[int, ...], nn.Module] = {}
         for name in [*sizes, *near]:
             self.check_name(name)
@@ -42,6 +46,7 @@ class Subject:
         other = self.model({name: values[2] for name, values in self.values.items()})
         paths = [{path for path, _ in each.named_modules()} for each in (base, other)]
         self.varies = paths[0] != paths[1]  # as when the number of layers is a size
+        self.picked: dict[str, str] = {}  # sizes that values decide: in which module
 
     def check_name(self, name: str) -> None:
         """Refuse a size that is not there."""
@@ -51,15 +56,34 @@ class Subject:
             have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
             raise CostError(f"there is no size `{name}`{suggest(name, self.names)} ({have})")
 
+    def pick(self, found: Mapping[str, str]) -> None:
+        """Take in sizes that only values decide."""
+        for name, path in found.items():
+            if name in self.names:
+                raise CostError(f"`{name}` is what a size that values decide is called; rename it")
+            self.picked[name] = path
+            self.names.append(name)
+            self.values[name] = list(range(2, 2 + COUNT))
+
     @property
     def movable(self) -> list[str]:
         """The sizes of the inputs whose range was not said."""
-        return [n for n in self.names if n not in self.hyper and n not in self._said]
+        return [n for n in self.names if n not in self.hyper and n not in self._fixed]
 
-    def move(self, start: int) -> None:
-        """Choose the movable sizes from `start` on, the first of them (mostly a batch) as it is."""
-        for place, name in enumerate(self.movable[1:] or self.movable):
-            self.values[name] = list(range(start + 2 * place, start + 2 * place + COUNT))
+    @property
+    def moved(self) -> list[str]:
+        """Those of them that are looked at elsewhere: not the first, which is mostly a batch."""
+        return self.movable[1:] or self.movable
+
+    def move(self, start: int, step: int) -> None:
+        """Choose sizes from `start` on, in steps."""
+        for place, name in enumerate(self.moved):
+            first = start + 2 * place * step
+            few = COUNT if step == 1 else FEW
+            self.values[name] = list(range(first, first + few * step, step))
+            self.steps.pop(name, None)
+            if step > 1:
+                self.steps[name] = step
 
     def base(self) -> dict[str, int]:
         """The first choice for every size."""

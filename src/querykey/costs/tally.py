@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.utils.flop_counter import flop_registry
 
 from querykey.costs import private
 from querykey.costs.formulas import MOVES, PRODUCTS, WORK, Call, Shape
+from querykey.costs.picks import PICKING, Picks
 from querykey.costs.private import TorchDispatchMode, size_of, storage_key
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -31,16 +34,21 @@ class Tally(TorchDispatchMode):
     """
 
     def __init__(
-        self, model: nn.Module, formulas: frozenset[str] = frozenset(), valueless: bool = True
+        self,
+        model: nn.Module,
+        formulas: frozenset[str] = frozenset(),
+        valueless: bool = True,
+        picks: Picks | None = None,
     ):
         super().__init__()
-        self.valueless = valueless
+        self.valueless, self.picks = valueless, picks
         self.calls: Counter[tuple[Call, str, str]] = Counter()
         self.unknown: Counter[tuple[str, str]] = Counter()  # (operation, module)
         self.saved: list[tuple[str, Any]] = []  # (module, bytes), each piece of memory once
         self.hidden: Counter[tuple[Call, str]] = Counter()  # attention that a causal flag hides
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.phase = FORWARD
+        self.repeated = False  # whether some modules were not run, being equal to others
         self.counting = True
         self._formulas = formulas
         self._stack: list[str] = []
@@ -74,13 +82,38 @@ class Tally(TorchDispatchMode):
         place = bisect_right(self._starts, node) - 1 if node is not None else -1
         return self._owners[place] if place >= 0 else ""
 
+    def seen(self, tensor: torch.Tensor) -> bool:
+        """Whether its memory is known: a weight, an input, or saved before."""
+        return storage_key(tensor) in self._seen
+
+    def repeat(self, path: str, copies: list[str]) -> None:
+        """Count for every copy what a module did, its children included."""
+
+        def paths(of: str) -> list[str]:
+            inside = of == path or of.startswith(f"{path}.")
+            return [copy + of[len(path) :] for copy in copies] if inside else []
+
+        if not copies:
+            return
+        self.repeated = True
+        for (call, of, phase), times in list(self.calls.items()):
+            self.calls.update({(call, to, phase): times for to in paths(of)})
+        for counter in (self.unknown, self.hidden):
+            for (what, of), times in list(counter.items()):
+                counter.update({(what, to): times for to in paths(of)})
+        self.saved += [(to, size) for of, size in self.saved for to in paths(of)]
+
     def record(self, call: Call) -> None:
         """Count a call that is not an operation of torch."""
         if self.counting:
             self.calls[call, self.module, self.phase] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        # Shapes and devices are asked for a thousand times below here; no mode above needs to know.
+        with private.no_torch_function():
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = self._kind_of(func)
@@ -88,6 +121,8 @@ class Tally(TorchDispatchMode):
             return func(*args, **kwargs)
         if kind == "padding":
             return self._pad(func, args, kwargs)
+        if kind == "picking" and self.picks is not None:
+            return self.picks.run(_name(func), func, args, kwargs, self.module)
         if kind == "unknown":
             return self._unfold(func, args, kwargs)
         shape = SHAPES.get(_name(func)) if self.valueless else None
@@ -95,8 +130,13 @@ class Tally(TorchDispatchMode):
             out = args[0].new_empty(shape(*args))
         else:
             out = func(*args, **kwargs)
+        if self.picks is not None:
+            self.picks.note(_name(func), args, out)
         if self.counting:
             call = describe(_name(func), args, kwargs, out, kind)
+            if kind == "registered":
+                flops = flop_registry[_packet(func)](*args, **kwargs, out_val=out)
+                call = replace(call, flops=size_of(flops))
             self.calls[call, self.module, self.phase] += 1
         return out
 
@@ -104,10 +144,14 @@ class Tally(TorchDispatchMode):
         name = _name(func)
         if name == "aten.constant_pad_nd":
             return "padding"
+        if self.picks is not None and name in PICKING:
+            return "picking"
         if name in PRODUCTS or name in WORK or name in self._formulas:
             return "formula"
         if name.startswith("prim.") or name in MOVES or getattr(func, "is_view", False):
             return "free"
+        if _packet(func) in flop_registry:
+            return "registered"
         tags = getattr(func, "tags", ())
         if torch.Tag.pointwise in tags:
             return "pointwise"
@@ -161,7 +205,7 @@ class Tally(TorchDispatchMode):
         self._owners.append(self._stack[-1] if self._stack else "")
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.phase == FORWARD and self.counting and storage_key(tensor) not in self._seen:
+        if self.phase == FORWARD and self.counting and not self.seen(tensor):
             size = size_of(tensor.untyped_storage().nbytes())
             self.saved.append((self.module, size))
             self._remember(tensor)
@@ -208,6 +252,9 @@ def _reduce(value: Any, floating: list[bool]) -> Any:
     return str(value) if isinstance(value, torch.dtype) else type(value).__name__
 
 
+def _packet(func: Any) -> Any:
+    return getattr(func, "overloadpacket", func)
+
+
 def _name(func: Any) -> str:
-    packet = getattr(func, "overloadpacket", func)
-    return str(packet)
+    return str(_packet(func))

@@ -40,9 +40,15 @@ class Valid:
         return Valid(tuple(sympy.Symbol(name) >= size for name, size in sizes.items()))
 
     @staticmethod
-    def most(sizes: Mapping[str, int]) -> Valid:
+    def most(sizes: Mapping[str, Any]) -> Valid:
         """Up to these sizes."""
         return Valid(tuple(sympy.Symbol(name) <= size for name, size in sizes.items()))
+
+    @staticmethod
+    def multiples(steps: Mapping[str, int]) -> Valid:
+        """Multiples of these numbers."""
+        found = (sympy.Eq(sympy.Symbol(name) % step, 0) for name, step in steps.items())
+        return Valid(tuple(found))
 
     def also(self, other: Valid) -> Valid:
         """Both."""
@@ -61,7 +67,7 @@ class Valid:
     def broken(self, sizes: Mapping[str, Any]) -> list[sympy.Basic]:
         """The conditions that do not hold at these sizes."""
         values: Any = {sympy.Symbol(name): size for name, size in sizes.items()}
-        return [each for each in self.conditions if each.subs(values) == sympy.false]
+        return [each for each in self.conditions if _truth(each, values) == sympy.false]
 
     def holds(self, **sizes: int) -> bool:
         """Whether every condition holds."""
@@ -71,11 +77,18 @@ class Valid:
         return ", ".join(str(each) for each in self.conditions) or "every size"
 
 
+def _truth(condition: Any, sizes: Mapping[Any, Any]) -> Any:
+    try:
+        return condition.subs(sizes)
+    except (TypeError, ValueError):  # a division by 0 in it
+        return sympy.false
+
+
 def _range(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
     """A condition on one size as bounds around the size at which it was met."""
 
     def true(size: int) -> bool:
-        return guard.subs(symbol, size) == sympy.true
+        return _truth(guard, {symbol: size}) == sympy.true
 
     tried = [size for size in SMALL if size != hint]
     if not true(hint) or all(true(size) for size in tried if size > 1):
@@ -83,10 +96,7 @@ def _range(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
     low = next((s + 1 for s in range(hint - 1, max(0, hint - 600), -1) if not true(s)), 1)
     high = _last_true(true, hint)
     if high == hint and low == hint:
-        return [sympy.Eq(symbol, hint)]
-    # A bound is only said where the condition really is one: it fails beyond, and not again.
-    if low > 1 and any(true(s) for s in (1, low // 2) if s and s < low - 1):
-        return [guard]
+        return [guard if any(map(true, tried)) else sympy.Eq(symbol, hint)]
     bounds: list[Any] = [symbol >= low] if low > 1 else []
     return [*bounds, symbol <= high] if high < MOST else bounds
 
@@ -110,7 +120,7 @@ def _always(guard: Any, names: list[sympy.Symbol]) -> bool:
     values = SMALL[1:12] if len(names) < 3 else SMALL[1:6]
     points = itertools.product(values, repeat=len(names))
     return all(
-        guard.subs(dict(zip(names, p, strict=True))) == sympy.true
+        _truth(guard, dict(zip(names, p, strict=True))) == sympy.true
         for p in itertools.islice(points, 400)
     )
 

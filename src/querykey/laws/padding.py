@@ -131,8 +131,8 @@ def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Itera
 
 
 def _inside(specimen: Specimen, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:
-    """Real tokens of an encoder's input, where the padding is there."""
-    if axis == specimen.anatomy.axis:
+    """Real tokens of the padded input, where the answer's positions are not its."""
+    if axis == specimen.anatomy.axis and specimen.anatomy.sequential:
         return None
     return cells([tuple(c) for c in first]), cells([tuple(c) for c in second])
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from querykey.attention.heads import repeat_heads
 from querykey.attention.masks import FULL, Mask, Padding
+from querykey.attention.mechanisms import Argmax
 from querykey.attention.positions import Bias, Rotary
 from querykey.attention.reference import weighted_sum, weights
 from querykey.attention.state import State, empty_state
@@ -29,6 +30,8 @@ Turns = tuple[Any, Any]  # what Rotary.turns returns
 
 class MultiHeadAttention(nn.Module):
     """Queries, keys and values of several heads, attention between them, and the heads joined."""
+
+    backends = ("reference", "sdpa", "chunked", "triton")  # what `backend` may be, beside auto
 
     def __init__(
         self,
@@ -120,11 +123,12 @@ class MultiHeadAttention(nn.Module):
                 q, k, v = qkv.tensor_split((heads, both), 1)
                 return q, k, v
             qk, v = qkv.tensor_split((both,), 1)
-            q, k = rotary.turned(qk, turns).tensor_split((heads,), 1)
+            q, k = rotary.turned(qk, turns).to(v.dtype).tensor_split((heads,), 1)
             return q, k, v
         q, (k, v) = _split(self.q(x), heads), self.memory(x)
         if rotary is not None and turns is not None:
-            q, k = rotary.turned(q, turns), rotary.turned(k, turns)
+            # Under autocast the turns are in float32, and the values are not.
+            q, k = (rotary.turned(x, turns).to(v.dtype) for x in (q, k))
         return q, k, v
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
@@ -152,6 +156,13 @@ class MultiHeadAttention(nn.Module):
     def _join(self, out: Tensor) -> Tensor:
         joined = out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
         return joined if self.o is None else self.o(joined)
+
+    @property
+    def breaks_laws(self) -> dict[str, str]:
+        """What `qk check` is told that it breaks by design, and why."""
+        if not isinstance(self.config.mechanism, Argmax):
+            return {}
+        return {"gradient.reaches": "the choice of the best key has no derivative (Argmax)"}
 
     def extra_repr(self) -> str:
         """Name what no submodule shows."""

@@ -70,7 +70,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     Layers suggest candidates in the order in which they were registered (an Embedding suggests
     token ids, a Linear suggests features of its width); the first that runs is taken.
     """
-    if _is_hugging_face(model):
+    if is_hugging_face(model):
         from querykey.targets import huggingface
 
         inputs = huggingface.inputs_of(model)
@@ -98,8 +98,12 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
     """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
+    made = examples(inputs, batch=2, length=7, seed=0)
+    held = next(model.parameters(), None)
+    if held is not None:
+        made = {n: v.to(held.device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
     with evaluating(model), torch.no_grad(), quiet():
-        return model(**examples(inputs, batch=2, length=7, seed=0))
+        return model(**made)
 
 
 @contextmanager
@@ -141,7 +145,7 @@ def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
     return Input(name, *candidate)
 
 
-def _is_hugging_face(model: nn.Module) -> bool:
+def is_hugging_face(model: nn.Module) -> bool:
     """True for a `transformers` model, without importing `transformers` to ask."""
     return any(base.__module__ == "transformers.modeling_utils" for base in type(model).__mro__)
 
@@ -177,6 +181,7 @@ def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidat
             yield "image", ("batch", module.in_channels, size, size), 0, 0
     elif isinstance(module, nn.Conv1d):
         yield "signal", ("batch", module.in_channels, "seq"), 0, 0
+        yield "features", (*sequence, module.in_channels), 0, 0
     else:
         for width in _widths(module):
             yield "features", (*sequence, width), 0, 0
