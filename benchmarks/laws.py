@@ -9,6 +9,7 @@ import argparse
 import fnmatch
 import json
 import os
+import resource
 import statistics
 import sys
 import time
@@ -117,7 +118,8 @@ def page(reports: list[Report], said: dict) -> str:
         f"`python benchmarks/laws.py --write docs/laws-zoo.md` tried every law on {said['built']} "
         f"of {said['targets']} pairs of architecture and text head of transformers "
         f"{said['versions']['transformers']} with torch {said['versions']['torch']}, shrunk, with "
-        f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers; median "
+        f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers "
+        f"({said['cpu_seconds']:.0f} s of processor time, 2 cores shared with other work); median "
         f"{said['median_seconds']} s, slowest {said['slowest'][1]} with {said['slowest'][0]} s. "
         f"Verdicts: {', '.join(f'{n} {v}' for v, n in said['verdicts'].items())}.",
         "",
@@ -165,7 +167,11 @@ def main() -> None:
     ]
     rows += [(r.target, "", "not built", 0.0, "", r.note) for r in reports if not r.built]
     print_table(("target", "law", "verdict", "deviation", "module", "note"), rows)
-    said = summary(reports, time.perf_counter() - began) | {"workers": options.workers}
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = summary(reports, time.perf_counter() - began) | {
+        "workers": options.workers,
+        "cpu_seconds": round(spent.ru_utime + spent.ru_stime, 1),
+    }
     if options.write:
         options.write.write_text(page(sorted(reports, key=lambda r: r.target), said))
     print(json.dumps(said))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -146,6 +147,32 @@ class BestKeys(Faulty):
         return self.head(x + scores.masked_fill(scores < least, -1e9).softmax(-1) @ x)
 
 
+class RightPadded(Faulty):
+    """torch's attention, its mask and its custom: rows are padded on the right."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.place = nn.Parameter(torch.randn(64, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids, key_padding_mask=None):
+        x, length = self.embed(ids) + self.place[: ids.shape[1]], ids.shape[1]
+        ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+        mixed = self.attention(x, x, x, attn_mask=ahead, key_padding_mask=key_padding_mask)[0]
+        return self.head(x + mixed)
+
+
+def test_absolute_positions_by_the_custom_of_torch_are_no_breach():
+    report = check(RightPadded())
+    assert report.violations == []
+    assert report.law("padding.left").verdict == "advice"
+
+
+def test_features_are_tried_in_the_precision_of_the_weights():
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)).bfloat16()
+    assert check(model).law("batch.others").verdict == "holds"
+
+
 MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
 
 
@@ -188,6 +215,51 @@ def test_a_trial_that_raises_hides_no_other():
     finding = check(BestKeys(), laws=["causality.prefix"]).law("causality.prefix")
     assert finding.verdict == "holds"
     assert "not tried: the sequence was cut after 1 of 13 tokens" in finding.note
+
+
+class Speaker(Plain):
+    """Has a generate of its own; `way` is how it draws and what it returns."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, ids):
+        return super().forward(tokens=ids)["logits"]
+
+    def generate(self, ids, steps=20, repetition_penalty=1.3):
+        start = ids.shape[1]
+        for _ in range(steps):
+            scores = self(ids)[:, -1]
+            if repetition_penalty != 1:
+                scores = scores.scatter_reduce(1, ids, torch.full_like(scores, -9.0)[:, :1], "sum")
+            chances = scores.softmax(-1)
+            if self.way == "gumbel":
+                drawn = (chances / torch.empty_like(chances).exponential_(1)).argmax(-1)
+            elif self.way == "numpy":
+                drawn = [np.random.choice(WORDS, p=row.numpy()) for row in chances.detach()]
+                drawn = torch.tensor(np.array(drawn))
+            else:
+                drawn = torch.multinomial(chances, 1)[:, 0]
+            ids = torch.cat([ids, drawn[:, None]], 1)
+        first = torch.zeros_like(ids[:, :1])
+        return {"new": ids[:, start:], "begun": torch.cat([first, ids], 1)}.get(self.way, ids)
+
+
+@pytest.mark.parametrize(
+    ("way", "verdict", "words"),
+    [
+        ("multinomial", "holds", ""),
+        ("gumbel", "holds", ""),
+        ("new", "holds", ""),
+        ("numpy", "not-applicable", "by a chance that cannot be kept from acting"),
+        ("begun", "not-applicable", "neither the prompt continued nor new tokens"),
+    ],
+)
+def test_any_generate_is_understood_or_left_alone(way, verdict, words):
+    finding = check(Speaker(way), laws=["cache.generate"]).law("cache.generate")
+    assert finding.verdict == verdict
+    assert words in finding.note
 
 
 class Chooser(nn.Module):

@@ -44,7 +44,12 @@ LAWFUL = {
 }
 
 
-@pytest.mark.parametrize("name", LAWFUL)
+OFTEN = ("plain", "encoder", "the best keys only", "pair")  # the others in the long suite
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.full) for n in LAWFUL]
+)
 def test_a_lawful_one_raises_no_alarm(name):
     make, kind = LAWFUL[name]
     report = check(make())

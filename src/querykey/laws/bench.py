@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -143,10 +145,25 @@ class Bench:
             torch.default_generator.manual_seed(self.seed + setting.again)
             if devices:
                 torch.cuda.manual_seed(self.seed + setting.again)
+            if setting.train:
+                stack.enter_context(_same_chance(self.seed + setting.again))
             stack.enter_context(attention(twin, setting.attention))
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
             yield
+
+
+@contextmanager
+def _same_chance(seed: int) -> Iterator[None]:
+    """Python's and NumPy's random numbers begin alike, as torch's do: some drop layers by them."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 @contextmanager

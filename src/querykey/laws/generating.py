@@ -13,7 +13,6 @@ from torch.overrides import TorchFunctionMode
 
 from querykey.laws import padding
 from querykey.laws.bench import Inputs, Setting
-from querykey.laws.caching import has_a_cache
 from querykey.laws.law import Law
 from querykey.laws.recorder import Call
 from querykey.laws.specimen import Specimen
@@ -23,6 +22,12 @@ from querykey.targets import generation
 PROMPT, NEW = 5, 6
 COUNTS = re.compile(r"^(max_|num_|n_)?(new_)?(tokens?|steps?|len|length|seq_len)$|^n$|^count$")
 SPECIAL = re.compile(r"^(\w+_)?(eos|eot|end|stop|pad)(ding)?(_token)?s?(_id|_idx|_index)?$")
+
+# Where scores alone are to decide.
+NEUTRAL = {
+    "do_sample": False, "num_beams": 1, "beam_size": 1, "beams": 1, "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+}  # fmt: skip
 
 
 class Greedy(TorchFunctionMode):
@@ -49,9 +54,17 @@ def generates(specimen: Specimen) -> str:
     plain = specimen.remembered(Run(specimen.inputs(Setting()), Setting()))
     if plain.dim() < 3 or plain.shape[-1] < main.high:
         return "its answers are no scores of tokens"
-    if callable(getattr(specimen.bench.model, "generate", None)):
-        return ""
-    return has_a_cache(specimen) and "it has no cache and no generate of its own"
+    return "" if _speaker(specimen) else "it has no cache and no generate of its own"
+
+
+def _speaker(specimen: Specimen) -> str:
+    """Who generates: the library, the model's own method, or we with the model's cache."""
+    model = specimen.bench.model
+    if generation.generates(model):
+        return "library"
+    if callable(getattr(model, "generate", None)) and not specimen.anatomy.others():
+        return "own"
+    return "cache" if specimen.cache else ""
 
 
 def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
@@ -63,12 +76,15 @@ def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         prompt |= padding.given(specimen, specimen.anatomy.axis, real)
     ids, who = _said(specimen, setting, prompt)
     padded = " behind a left-padded prompt" if setting.mask else ""
-    start = 1 if ids.shape[1] == NEW + 1 else PROMPT
+    pair = _speaker(specimen) == "library" and specimen.anatomy.others()
+    start = 1 if pair else PROMPT  # a pair's decoder begins with a token of its own
     told = ids.shape[1] - 1
     inputs = _grown(specimen, prompt, ids[:, :told])
     setting = replace(setting, mask=False)  # where one is given, it is among the inputs
     gaps = _regret(specimen, specimen.remembered(Run(inputs, setting)), ids, start)
     row, place = divmod(int(gaps.argmax()), gaps.shape[1])
+    if gaps[row, place] > specimen.threshold and not _again(specimen, setting, prompt, ids):
+        raise ValueError("its generate draws tokens by a chance that cannot be kept from acting")
     trial = None
     if specimen.cache and start < told:
         every = cells([(r, i) for r in range(len(ids)) for i in range(told)])
@@ -85,14 +101,19 @@ def _said(specimen: Specimen, setting: Setting, prompt: Inputs) -> tuple[torch.T
     model: Any = specimen.bench.twin(setting)
     main = specimen.anatomy.main
     given = specimen.bench.placed(prompt)
-    if not callable(getattr(model, "generate", None)):
+    if _speaker(specimen) == "cache":
         return _with_cache(specimen, setting, prompt), "generating with the cache"
     with torch.no_grad(), specimen.bench.surroundings(model, setting), Greedy():
-        if generation.generates(model):
+        if _speaker(specimen) == "library":
             if specimen.positions:
                 given.pop(specimen.positions.name, None)  # its generate counts by itself
             return generation.greedy(model, given, NEW, main).cpu(), "its generate"
         return _own(model, given, main.name).cpu(), "its generate"
+
+
+def _again(specimen: Specimen, setting: Setting, prompt: Inputs, ids: torch.Tensor) -> bool:
+    """Whether the same tokens are said a second time."""
+    return torch.equal(_said(specimen, setting, prompt)[0], ids)
 
 
 def _with_cache(specimen: Specimen, setting: Setting, inputs: Inputs) -> torch.Tensor:
@@ -128,8 +149,8 @@ def _own(model: Any, prompt: Inputs, main: str) -> torch.Tensor:
     for each in list(inspect.signature(model.generate).parameters.values())[1:]:
         if COUNTS.match(each.name):
             given[each.name] = NEW if each.name != "max_length" else PROMPT + NEW
-        elif each.name == "do_sample":
-            given[each.name] = False
+        elif each.name in NEUTRAL:
+            given[each.name] = NEUTRAL[each.name]
         elif each.name in prompt:
             given[each.name] = prompt[each.name]
     made = model.generate(ids, **given)
@@ -138,6 +159,8 @@ def _own(model: Any, prompt: Inputs, main: str) -> torch.Tensor:
         raise ValueError("what its generate returns is not understood")
     if made.shape[1] > PROMPT and bool((made[:, :PROMPT] == ids).all()):
         return made
+    if not 0 < made.shape[1] <= NEW:
+        raise ValueError("what its generate returns is neither the prompt continued nor new tokens")
     return torch.cat([ids, made], 1)
 
 
@@ -167,7 +190,11 @@ def _special(model: Any) -> set[int]:
 def sweep(specimen: Specimen) -> Iterator[Setting]:
     """Prompts of one length; and of two, where a mask can say so."""
     yield Setting()
-    if specimen.mask_for(specimen.anatomy.axis) and not specimen.anatomy.others():
+    masks = [] if specimen.anatomy.others() else specimen.mask_for(specimen.anatomy.axis)
+    if _speaker(specimen) == "own":
+        model: Any = specimen.bench.model
+        masks = [m for m in masks if m.name in inspect.signature(model.generate).parameters]
+    if masks:
         yield Setting(mask=True)
 
 

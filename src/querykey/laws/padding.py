@@ -13,6 +13,7 @@ from querykey.laws.bench import Inputs, Setting
 from querykey.laws.derivative import reach
 from querykey.laws.law import Law
 from querykey.laws.specimen import Specimen
+from querykey.laws.traits import REAL
 from querykey.laws.trial import Cells, Outcome, Run, Trial, cells, rows
 
 PADS = (0, 4, 7)  # how many tokens of each row are padding
@@ -127,6 +128,8 @@ def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Itera
             None,
             f"the row was given without its {'left' if left else 'right'} padding of {axis}",
             _inside(specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
+            # By torch's convention rows are padded on the right, and positions count from there.
+            advice=left and not any(REAL.search(mask.name) for mask in specimen.mask_for(axis)),
         )
 
 
