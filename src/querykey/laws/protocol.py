@@ -240,7 +240,7 @@ def _extending(specimen: Specimen) -> Iterator[Protocol]:
     readers = list(_readers(specimen))
     for begin in (*readers, *_makers(specimen)):
 
-        def step(model: Any, inputs: Inputs, cache: Any, begin=begin) -> tuple[Any, Any]:
+        def step(model: Any, inputs: Inputs, cache: Any, begin: Any = begin) -> tuple[Any, Any]:
             of = inputs if begin in readers else specimen.batch_of(inputs)
             ids, state = inputs[main], begin(model, of) if cache is None else cache
             names = [mask.name for mask in specimen.mask_for(specimen.anatomy.axis)]
