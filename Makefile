@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once, a minute or two: torch is large)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[dev,hf,lab,gpu-dev]'
+	  --constraint constraints.txt --editable '.[dev,hf,lab,gpu-dev,weights]'
 	@touch $(READY)
 
 demo: $(READY)  ## show in a few seconds what querykey does

@@ -1,82 +1,34 @@
-"""Quadratic-kernel attention on a GPU against torch's fused softmax attention.
+"""Quadratic-kernel attention on a GPU against its peers and torch's fused softmax attention.
 
     python benchmarks/gpu.py [--quick] [--plot docs/performance.svg]
 
-Causal, bfloat16, batch 1, 16 heads. Answers are compared with float64 on the device first, and
-nothing is timed when one is wrong. A time is the median over runs, after warm-up, of a pair of CUDA
-events around one call that the GPU meets after some milliseconds of other work, so that the host is
-ahead of it, as in training; what the host takes for one call is told apart. Softmax and kernel
-attention are different mechanisms: the question is what a token costs.
+Causal, bfloat16, batch 1, 16 heads. Answers are compared with float64 on the device first: nothing
+is timed when one of ours or torch's is wrong, and a peer that is wrong, or not importable, is left
+out and named. A time is the median over runs, after warm-up, of a pair of CUDA events around one
+call that the GPU meets after some milliseconds of other work, so that the host is ahead of it, as
+in training; what the host takes for one call is told apart. Softmax and kernel attention are
+different mechanisms: the question is what a token costs.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from gpu_peers import HEADS, LENGTHS, SIZES, Contender, draw, gather, milliseconds, run_triton
 
 from querykey.attention.features import Quadratic
-from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import linear
-from querykey.backends.triton import quadratic
 from querykey.show.figure import Series, line_chart
 from querykey.show.table import print_table
 
-HEADS = 16
-LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-LONGEST = {"chunked": 8192}  # made for CPUs: there to show what a GPU's kernels are for
+MOST = dict.fromkeys(SIZES, LENGTHS[-1]) | {128: 32768}  # tokens, by head size
 BOUNDS = (5e-3, 1e-2, 1e-2, 1e-2)  # relative errors of the output and of dq, dk, dv
-PEERS = ("retention", "fla")  # not torch's own
-
-
-def run_triton(q, k, v):
-    return quadratic.attend(q, k, v, Kernel(Quadratic(), q.shape[-1] ** -0.5), causal=True)
-
-
-def run_chunked(q, k, v):
-    return linear.attend(q, k, v, Kernel(Quadratic(), q.shape[-1] ** -0.5), causal=True)
-
-
-def run_cudnn(q, k, v):
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def run_flash(q, k, v):
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def plain_kernel(q, k, v):
-    w = ((q @ k.mT * q.shape[-1] ** -0.5 + 1) ** 2).tril()
-    return w @ v / w.sum(-1, keepdim=True)
-
-
-def plain_softmax(q, k, v):
-    hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
-    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf).softmax(-1) @ v
-
-
-CONTENDERS = {
-    "triton": (run_triton, plain_kernel),
-    "cudnn": (run_cudnn, plain_softmax),
-    "flash": (run_flash, plain_softmax),
-    "chunked": (run_chunked, plain_kernel),
-}
-
-
-def draw(size: int, tokens: int, heads: int = HEADS) -> list[torch.Tensor]:
-    shape = (1, heads, tokens, size)
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
 
 
 def results(attend: Callable, x: list[torch.Tensor], g: torch.Tensor) -> list[torch.Tensor]:
@@ -85,35 +37,43 @@ def results(attend: Callable, x: list[torch.Tensor], g: torch.Tensor) -> list[to
     return [out.detach(), *torch.autograd.grad(out, leaves, g.to(out.dtype))]
 
 
-def check(size: int, tokens: int) -> dict[str, list[float]]:
-    """Stop unless every contender is near its equation in float64; return the errors."""
+def turned(contender: Contender) -> Callable:
+    """Return a contender's function for (batch, heads, tokens, size)."""
+    if not contender.tokens_first:
+        return contender.attend
+    return lambda *x: contender.attend(*(t.transpose(1, 2) for t in x)).transpose(1, 2)
+
+
+def check(name: str, contender: Contender, size: int, tokens: int) -> list[float]:
+    """Return the relative errors against the equation in float64; refuse large ones."""
     *x, g = draw(size, tokens, heads=2)
-    errors = {}
-    for name, (attend, plain) in CONTENDERS.items():
-        wanted = results(plain, [t.double() for t in x], g)
-        found = results(attend, x, g)
-        errors[name] = [
-            float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)
-        ]
-        if not all(e < bound for e, bound in zip(errors[name], BOUNDS, strict=True)):
-            sys.exit(f"{name} is wrong at head size {size}, {tokens} tokens: {errors[name]}")
+    wanted = results(contender.plain, [t.double() for t in x], g)
+    found = results(turned(contender), x, g)
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)]
+    if not all(e < bound for e, bound in zip(errors, BOUNDS, strict=True)):
+        raise ArithmeticError(f"{name}, head size {size}, {tokens} tokens: errors {errors}")
     return errors
 
 
-def milliseconds(call: Callable, runs: int, before: Callable = lambda: None) -> float:
-    """Return the GPU's median time for a call, `before` being done untimed each time."""
-    for _ in range(3):
-        call()
-    events = []
-    for _ in range(runs):
-        before()
-        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        pair[0].record()
-        call()
-        pair[1].record()
-        events.append(pair)
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+def checked(
+    contenders: dict[str, Contender], absent: dict[str, str], sizes: tuple[int, ...]
+) -> dict[str, dict[str, list[float]]]:
+    """Compare all answers, once with all keys near and once with chunks, both off every edge."""
+    found: dict = {}
+    for name, contender in list(contenders.items()):
+        try:
+            found[name] = {
+                f"{size} {tokens}": check(name, contender, size, tokens)
+                for size in sizes
+                if size in contender.sizes
+                for tokens in (1000, 8385)
+            }
+        except Exception as error:
+            if not contender.peer:
+                raise
+            absent[name] = f"{type(error).__name__}: {error}"[:200]
+            del contenders[name]
+    return found
 
 
 def other_work() -> Callable:
@@ -140,24 +100,28 @@ def host(attend: Callable) -> list[float]:
     return taken
 
 
-def measure(size: int, tokens: int) -> dict:
+def measure(contenders: dict[str, Contender], size: int, tokens: int) -> dict:
     """Time every contender forward, and forward with backward."""
-    *x, g = draw(size, tokens)
-    leaves = [t.clone().requires_grad_() for t in x]
-    busy = other_work()
+    drawn, busy = draw(size, tokens), other_work()
     found: dict = {"size": size, "tokens": tokens}
-    for name, (attend, _) in CONTENDERS.items():
-        if tokens > LONGEST.get(name, tokens):
+    for name, contender in contenders.items():
+        if tokens > contender.longest or size not in contender.sizes:
             continue
-        runs = 7 if tokens > 65536 else 20
+        *x, g = drawn
+        if contender.tokens_first:
+            *x, g = (t.transpose(1, 2).contiguous() for t in drawn)
+        leaves = [t.clone().requires_grad_() for t in x]
 
-        def both(attend=attend):
+        def both(attend=contender.attend, leaves=leaves, g=g):
             for t in leaves:
                 t.grad = None
             attend(*leaves).backward(g)
 
-        found[f"{name} forward"] = milliseconds(lambda attend=attend: attend(*x), runs, busy)
+        runs = 5 if tokens > 65536 else 20
+        forward = lambda attend=contender.attend, x=x: attend(*x)  # noqa: E731
+        found[f"{name} forward"] = milliseconds(forward, runs, busy)
         found[f"{name} both"] = milliseconds(both, runs, busy)
+    print(found, file=sys.stderr, flush=True)
     return found
 
 
@@ -186,15 +150,18 @@ def rate(size: int, tokens: int, ms: float) -> float:
     return 4 * HEADS * tokens * Quadratic().width(size) * size / ms / 1e9
 
 
-def report(found: list[dict]) -> None:
-    modes = ("forward", "both")
-    names = [f"{name} {mode}" for mode in modes for name in CONTENDERS]
-    heads = ["head", "tokens", *(f"{n} ms" for n in names), *(f"cudnn/triton {m}" for m in modes)]
+def report(found: list[dict], names: list[str]) -> None:
+    heads = ["head", "tokens", *names, "cudnn/triton"]
     rows = []
     for r in found:
-        ratios = [round(r[f"cudnn {m}"] / r[f"triton {m}"], 2) for m in modes]
-        times = [round(r[n], 3) if n in r else "-" for n in names]
-        rows.append([r["size"], r["tokens"], *times, *ratios])
+        shown = [
+            " / ".join(f"{r[f'{name} {mode}']:.3g}" for mode in ("forward", "both"))
+            if f"{name} both" in r
+            else "-"
+            for name in names
+        ]
+        ratios = (f"{r[f'cudnn {m}'] / r[f'triton {m}']:.2f}" for m in ("forward", "both"))
+        rows.append([r["size"], r["tokens"], *shown, " / ".join(ratios)])
     if sys.stdout.isatty():
         print_table(heads, rows)
         return
@@ -202,11 +169,15 @@ def report(found: list[dict]) -> None:
         print("| " + " | ".join(map(str, row)) + " |")
 
 
-def plot(found: list[dict]) -> str:
+def plot(found: list[dict], names: list[str]) -> str:
     series = []
-    for name in ("triton", "cudnn", "flash"):
+    for name in names:
         for mode in ("forward", "both"):
-            points = [(r["tokens"], r[f"{name} {mode}"]) for r in found if r["size"] == 64]
+            points = [
+                (r["tokens"], r[f"{name} {mode}"])
+                for r in found
+                if r["size"] == 64 and f"{name} {mode}" in r
+            ]
             series.append(Series(f"{name}, {mode.replace('both', 'with backward')}", points))
     title = f"Causal attention on {torch.cuda.get_device_name()}, {HEADS} heads of 64, bfloat16"
     return line_chart(series, x="tokens", y="ms", title=title, log=True)
@@ -214,31 +185,33 @@ def plot(found: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="head size 64, three lengths")
+    parser.add_argument("--quick", action="store_true", help="head size 64, four lengths")
     parser.add_argument("--plot", metavar="FILE", help="write the times at head size 64 as SVG")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("needs a CUDA device")
-    sizes = (64,) if args.quick else (64, 32, 16)
-    # One length with all keys near, one with chunks, both off every edge.
-    errors = {f"{s} {n}": check(s, n) for s in sizes for n in (1000, 8385)}
+    sizes = (64,) if args.quick else SIZES
+    contenders, absent = gather()
+    errors = checked(contenders, absent, sizes)
     machine: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     machine["triton"] = importlib.import_module("triton").__version__
     machine |= ceilings()
-    absent = [name for name in PEERS if importlib.util.find_spec(name) is None]
-    found = [measure(s, n) for s in sizes for n in (LENGTHS[3::2] if args.quick else LENGTHS)]
-    memory = {f"{s} {n}": peak(s, n) for s in sizes for n in (131072,)}
-    hosts = {name: host(attend) for name, (attend, _) in CONTENDERS.items()}
+    lengths = dict.fromkeys(sizes, LENGTHS[1::2]) | ({} if args.quick else {64: LENGTHS})
+    found = [measure(contenders, s, n) for s in sizes for n in lengths[s] if n <= MOST[s]]
+    memory = {f"{s} {n}": peak(s, n) for s in sizes for n in (131072,) if n <= MOST[s]}
+    hosts = {name: host(turned(one)) for name, one in contenders.items() if not one.peer}
     for r in found:
         r["triton TFLOP/s"] = rate(r["size"], r["tokens"], r["triton forward"])
     print({k: round(v, 2) if isinstance(v, float) else v for k, v in machine.items()})
-    print(f"not importable, so not timed: {', '.join(absent) or 'none'}")
-    report(found)
+    for name, why in absent.items():
+        print(f"not timed: {name}, {why}")
+    report(found, list(contenders))
     shown = {name: [round(x, 3) for x in taken] for name, taken in hosts.items()}
     print(f"the host's ms for one call, forward and with backward: {shown}")
     print(f"MiB beyond inputs, output and gradients: { {k: round(v) for k, v in memory.items()} }")
     if args.plot:
-        Path(args.plot).write_text(plot(found))
+        names = [n for n in ("triton", "cudnn", "flash", "retention") if n in contenders]
+        Path(args.plot).write_text(plot(found, names))
     print(
         json.dumps(
             {"machine": machine, "errors": errors, "times": found, "peak MiB": memory}

@@ -2,11 +2,14 @@
 
 python benchmarks/laws.py                          # progress, a table of breaches, a line of JSON
 python benchmarks/laws.py --store run.jsonl gpt2   # resumable; only targets that contain a word
+python benchmarks/laws.py --write docs/laws-zoo.md # and the page that says what was found, and why
 """
 
 import argparse
+import fnmatch
 import json
 import os
+import resource
 import statistics
 import sys
 import time
@@ -19,6 +22,60 @@ from querykey.laws.many import Limits, stream
 from querykey.laws.report import Report
 from querykey.show import print_table
 from querykey.targets.huggingface import pairs
+
+ROBERTAS = "camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
+# What was looked into: (architectures, laws, where in transformers/models, and why).
+CAUSES = [
+    ("bamba", "cache.*", "bamba/modeling_bamba.py:966",
+     "without position_ids positions restart at the cache (its generate hands them in)"),
+    ("bigbird_pegasus luke", "tying",
+     "bigbird_pegasus/modeling_bigbird_pegasus.py:2291, luke/modeling_luke.py:1020",
+     "the output layer's weight is not among `_tied_weights_keys`"),
+    ("blt", "*", "blt/modeling_blt.py:1209, :1245",
+     "bytes are grouped into patches, and patches attended to, without the mask and the cache"),
+    ("ctrl", "purity", "ctrl/modeling_ctrl.py:314",
+     "the caller's inputs_embeds are scaled in place"),
+    ("deepseek_v4", "padding.left", "deepseek_v4/modeling_deepseek_v4.py:391",
+     "the compressor is handed no mask and pools padding into its windows"),
+    ("fsmt", "*", "fsmt/modeling_fsmt.py:852",
+     "with the cache on, which is the default, no causal mask is made"),
+    ("git", "purity", "git/modeling_git.py:109", "positions are added to inputs_embeds in place"),
+    ("git", "cache.*", "git/modeling_git.py:838",
+     "without an image the mask is still widened over image tokens"),
+    ("led", "cache.step", "led/modeling_led.py:1647",
+     "a single token is given no mask, so with the cache it sees padding"),
+    ("mamba falcon_mamba jamba zamba", "cache.chunk", "falcon_mamba/modeling_falcon_mamba.py:265",
+     "a later chunk starts from a state of zeros"),
+    ("moshi", "cache.*", "moshi/modeling_moshi.py:775",
+     "the cache keeps a window, the mask of one call has none"),
+    ("mra", "gradient.reaches", "mra/modeling_mra.py:364",
+     "without its GPU kernel attention is zeros"),
+    ("nemotron_h nemo_speechlm zamba2", "cache.step", "nemotron_h/modeling_nemotron_h.py:295",
+     "a chunk clamps dt, a single step (:219) does not"),
+    ("prophetnet", "cache.*", "prophetnet/modeling_prophetnet.py:805, :1174",
+     "one call mixes positions (next line), a step with the cache does not, and gets no mask"),
+    ("prophetnet", "*", "prophetnet/modeling_prophetnet.py:805",
+     "relative positions are permuted to (batch, token, stream, head) and read as (batch, stream, "
+     "head, token): with permute(0, 1, 4, 2, 3) these laws hold"),
+    ("recurrent_gemma", "padding.left", "recurrent_gemma/modeling_recurrent_gemma.py:445",
+     "the block takes attention_mask and does not use it: its convolution reads padding"),
+    ("reformer", "cache.*", "reformer/modeling_reformer.py:860",
+     "with the cache no mask is applied, so padding is seen; its generate drops the mask (:2276)"),
+    (ROBERTAS, "cache.generate", "../generation/utils.py:906, roberta/modeling_roberta.py:155",
+     "generate counts positions from 0, the embeddings from padding_idx + 1"),
+    ("rwkv", "cache.*", "rwkv/modeling_rwkv.py:251",
+     "a step's shifted state lacks its token axis and is spread over the batch"),
+    ("yoso", "padding.*", "yoso/modeling_yoso.py:356",
+     "a mask of 0 and -10000 is expected, one of 1 and 0 is given (:684): it hides nothing"),
+]  # fmt: skip
+
+
+def cause(target: str, law: str) -> tuple[str, str]:
+    name = target.split(":")[1]
+    for models, laws, where, why in CAUSES:
+        if name in models.split() and fnmatch.fnmatchcase(law, laws):
+            return where, why
+    return "", "not looked into"
 
 
 def survey(words: list[str], store: Path | None, workers: int) -> list[Report]:
@@ -49,11 +106,56 @@ def summary(reports: list[Report], seconds: float) -> dict:
     }
 
 
+def page(reports: list[Report], said: dict) -> str:
+    """What was found, as the page docs/laws-zoo.md."""
+    found = [(r, f) for r in reports for f in r.laws if f.verdict == "violated"]
+    limits = sorted({(r.target, f.law, f.note) for r in reports for f in r.laws
+                     if f.verdict == "limitation"})  # fmt: skip
+    odd = [(r, f) for r in reports for f in r.laws if f.verdict in ("tie", "error", "timeout")]
+    lines = [
+        "# The laws on Hugging Face architectures",
+        "",
+        f"`python benchmarks/laws.py --write docs/laws-zoo.md` tried every law on {said['built']} "
+        f"of {said['targets']} pairs of architecture and text head of transformers "
+        f"{said['versions']['transformers']} with torch {said['versions']['torch']}, shrunk, with "
+        f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers "
+        f"({said['cpu_seconds']:.0f} s of processor time, 2 cores shared with other work); median "
+        f"{said['median_seconds']} s, slowest {said['slowest'][1]} with {said['slowest'][0]} s. "
+        f"Verdicts: {', '.join(f'{n} {v}' for v, n in said['verdicts'].items())}.",
+        "",
+        "## Violated, and why",
+        "",
+        "Each was looked into. The cause is a place in `transformers/models/`.",
+        "",
+        "| target | law | deviation | module | cause | why |",
+        "|---|---|---|---|---|---|",
+    ]
+    for report, f in found:
+        where, why = cause(report.target, f.law)
+        size = "inf" if f.deviation is None else f"{f.deviation:.1e}"
+        words = f"| {report.target} | {f.law} | {size} | {f.module or ''} | {where} | {why} |"
+        lines.append(words)
+    lines += ["", "## Limitations", "", "| target | law | reason |", "|---|---|---|"]
+    lines += [f"| {target} | {law} | {note.split(' (')[0]} |" for target, law, note in limits]
+    lines += [
+        "",
+        "## Ties and failures",
+        "",
+        "| target | law | verdict | note |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {r.target} | {f.law} | {f.verdict} | {f.note} |" for r, f in odd]
+    lines += ["", "## Not built", ""]
+    lines += [f"- {r.note}" for r in reports if not r.built]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     began = time.perf_counter()
     reports = survey(options.words, options.store, options.workers)
@@ -65,7 +167,14 @@ def main() -> None:
     ]
     rows += [(r.target, "", "not built", 0.0, "", r.note) for r in reports if not r.built]
     print_table(("target", "law", "verdict", "deviation", "module", "note"), rows)
-    print(json.dumps(summary(reports, time.perf_counter() - began)))
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = summary(reports, time.perf_counter() - began) | {
+        "workers": options.workers,
+        "cpu_seconds": round(spent.ru_utime + spent.ru_stime, 1),
+    }
+    if options.write:
+        options.write.write_text(page(sorted(reports, key=lambda r: r.target), said))
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

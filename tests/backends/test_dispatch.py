@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
+from querykey.backends import triton
 from querykey.backends.dispatch import BackendError
+from querykey.backends.request import Request
 
 T, KERNEL = 33, qk.Kernel(qk.Quadratic(), scale=0.3)
 REAL = torch.arange(T) < torch.tensor([[T], [20]])
@@ -84,11 +86,17 @@ def test_refusals_by_name():
         "it takes kernels of degree 2 in q.k, and Taylor(order=4, signed=False) is none": (
             {"mechanism": qk.Kernel(qk.Taylor(4))}
         ),
-        "it takes Causal() and padding, and Window(size=3) is neither": (
+        "it takes Causal(), padding and documents, and Window(size=3) is none of these": (
             {"mechanism": KERNEL, "mask": qk.Causal() & qk.Window(3)}
         ),
         "with Causal() it takes as many queries as keys, the first at position 0": (
             {"mechanism": KERNEL, "mask": qk.Causal(), "start": 2}
+        ),
+        "with Documents(...) it takes as many queries as keys, the first at position 0": (
+            {"mechanism": KERNEL, "mask": qk.Documents(REAL), "start": -1}
+        ),
+        "it takes one Documents(...), not several at once": (
+            {"mechanism": KERNEL, "mask": qk.Documents(REAL) & qk.Documents(~REAL)}
         ),
     }
     for reason, spec in asked.items():
@@ -109,6 +117,26 @@ def test_refusals_by_name():
     x = np.ones((2, 3))
     with pytest.raises(BackendError, match="it takes torch tensors, and q is of numpy"):
         qk.attend(x, x, x, backend="sdpa")
+
+
+def test_sizes_that_the_gpu_kernels_take():
+    ids = torch.zeros(2, 5, dtype=torch.int64)
+    for size, mask, said in (
+        (129, qk.FULL, "it takes keys and values of at most 128 entries"),
+        (65, qk.Documents(ids), "it takes keys and values of at most 64 entries, with Documents"),
+        (128, qk.FULL, "it takes tensors on a GPU"),
+        (64, qk.Documents(ids), "it takes tensors on a GPU"),
+    ):
+        x = draw(2, 4, 5, size, dtype=torch.bfloat16)
+        with pytest.raises(BackendError, match=said):
+            qk.attend(x, x, x, mechanism=KERNEL, mask=mask, backend="triton")
+
+
+def test_the_gpu_kernels_say_where_time_grows_with_the_square():
+    for key_dim, value_dim, said in ((64, 64, "sums"), (65, 16, "heads"), (16, 65, "heads")):
+        q, v = draw(5, key_dim), draw(5, value_dim)
+        request = Request.of(q, q, v, KERNEL, qk.FULL, None, None)
+        assert triton.notes(request)[0].startswith(said)
 
 
 @pytest.mark.parametrize("mechanism", [qk.Softmax(), qk.Argmax(), KERNEL])

@@ -22,20 +22,41 @@ on_gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    driver = Path(__file__).with_name("triton_driver.py")
-    interpreter = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, driver], env=interpreter, capture_output=True, text=True)
+def printed(driver, **environment):
+    """Run a driver in a process of its own and return the JSON it ends with."""
+    command = [sys.executable, Path(__file__).with_name(driver)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def interpreted():
+    return printed("triton_driver.py", TRITON_INTERPRET="1")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
-@pytest.mark.parametrize("name", [*triton_driver.CASES, "checkpointed", "compiled whole"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *triton_driver.CASES,
+        *triton_driver.DOCUMENTS,
+        "checkpointed",
+        "compiled whole",
+        "distributed",
+    ],
+)
 def test_interpreted_against_the_quadratic_form(name, interpreted):
     assert max(interpreted[name]) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
+def test_no_copy_lands_where_a_product_may_still_read(tmp_path):
+    found = printed("triton_buffers_driver.py", TRITON_CACHE_DIR=str(tmp_path))
+    assert found["loops"] > 20
+    assert set(found["found"]) == {"moments, pipelined"}  # a launch that shows what is meant
 
 
 def draw(tokens, heads=2, kv_heads=2, key_dim=64, value_dim=64, size=1.0):
@@ -45,20 +66,22 @@ def draw(tokens, heads=2, kv_heads=2, key_dim=64, value_dim=64, size=1.0):
     return inputs, torch.randn(2, heads, tokens, value_dim, device="cuda", dtype=torch.bfloat16)
 
 
-def exact(q, k, v, similarity, causal=True, real=None):
+def exact(q, k, v, similarity, causal=True, real=None, ids=None):
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     w = similarity(q @ k.mT)
     if causal:
         w = w.tril()
     if real is not None:
         w = torch.where(real[:, None, None, :], w, 0.0)
+    if ids is not None:
+        w = torch.where((ids[:, :, None] == ids[:, None, :])[:, None], w, 0.0)
     z = w.sum(-1, keepdim=True)
     return torch.where(z == 0, 0.0, w @ v / torch.where(z == 0, 1.0, z))
 
 
-def assert_within_bounds(found, inputs, grad, similarity, causal=True, real=None):
+def assert_within_bounds(found, inputs, grad, similarity, causal=True, real=None, ids=None):
     wanted = triton_driver.results(
-        lambda *x: exact(*x, similarity, causal, real), [x.double() for x in inputs], grad
+        lambda *x: exact(*x, similarity, causal, real, ids), [x.double() for x in inputs], grad
     )
     out, *gradients = triton_driver.errors(found, wanted)
     assert out < 5e-3
@@ -67,9 +90,10 @@ def assert_within_bounds(found, inputs, grad, similarity, causal=True, real=None
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Chunks of 256 tokens at any length."""
+    """Chunks of 256 tokens at any length, where there are chunks."""
     for size, plan in plans.PLANS.items():
-        monkeypatch.setitem(plans.PLANS, size, replace(plan, chunk=256, near=(0, 0)))
+        if size <= plans.SUMMED:
+            monkeypatch.setitem(plans.PLANS, size, replace(plan, chunk=256, near=(0, 0)))
 
 
 @pytest.fixture(params=["as planned", "small chunks"])
@@ -109,7 +133,8 @@ def test_kernels_and_scales(features, similarity, size, scale, small_chunks):
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("key_dim", "value_dim"), [(16, 64), (32, 16), (64, 32), (16, 16), (20, 7), (5, 40)]
+    ("key_dim", "value_dim"),
+    [(16, 64), (32, 16), (64, 32), (16, 16), (20, 7), (5, 40), (128, 128), (99, 16), (32, 80)],
 )
 @pytest.mark.parametrize("causal", [True, False])
 def test_sizes_groups_and_padding(key_dim, value_dim, causal, either):
@@ -122,6 +147,27 @@ def test_sizes_groups_and_padding(key_dim, value_dim, causal, either):
     found = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
     clean = [inputs[0], *(x.nan_to_num(0.0) for x in inputs[1:])]
     assert_within_bounds(found, clean, grad, lambda d: (0.125 * d + 1) ** 2, causal, real)
+
+
+@on_gpu
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["packed", "mixed"])
+def test_documents(causal, kind):
+    inputs, grad = draw(2999, 4, 2, 64, 32)
+    longest = torch.randint(1, 900, (2, 40), device="cuda").cumsum(1)
+    ids = (torch.arange(2999, device="cuda")[:, None] >= longest[:, None]).sum(-1)
+    if kind == "mixed":
+        ids = torch.randint(0, 5, (2, 2999), device="cuda")
+    real = torch.rand(2, 2999, device="cuda") > 0.2
+    for x in inputs[1:]:
+        x.masked_fill_(~real[:, None, :, None], float("nan"))
+    mask = qk.Documents(ids) & qk.Padding(real)
+    mask = mask & qk.Causal() if causal else mask
+    found = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
+    clean = [inputs[0], *(x.nan_to_num(0.0) for x in inputs[1:])]
+    assert_within_bounds(found, clean, grad, lambda d: (0.125 * d + 1) ** 2, causal, real, ids)
+    again = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
 
 @on_gpu

@@ -7,9 +7,12 @@ output and of the gradients of q, k and v.
 
 import json
 import math
+import tempfile
 import warnings
 
 import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from querykey.attention.features import Polynomial, Quadratic, Taylor
@@ -27,15 +30,41 @@ CASES = {
     "chunks, right padding": (TAYLOR, 1, 1, 1, 97, 97, 16, 16, True, "right"),
     "whole chunks, wider keys": (POLYNOMIAL, 1, 1, 1, 64, 64, 32, 16, True, None),
     "wide": (QUADRATIC, 1, 1, 1, 49, 49, 64, 16, True, None),
+    "widest": (TAYLOR, 1, 2, 1, 21, 21, 100, 16, True, None),
     "sizes between": (QUADRATIC, 1, 2, 2, 51, 51, 13, 5, True, "right"),
     "all keys, many": (QUADRATIC, 1, 2, 1, 60, 60, 16, 32, False, "left"),
     "all keys, few queries": (TAYLOR, 1, 2, 2, 5, 53, 16, 16, False, None),
     "all keys, one chunk": (POLYNOMIAL, 2, 1, 1, 20, 40, 16, 16, False, "right"),
 }  # fmt: skip
 SCALE = 0.3
+# Map, batch, heads, key heads, tokens, key and value size, causal, padded; how ids follow.
+DOCUMENTS = {
+    "documents, causal": (QUADRATIC, 2, 4, 2, 90, 16, 32, True, False, "packed"),
+    "documents, padded": (TAYLOR, 2, 2, 1, 77, 13, 5, True, True, "packed"),
+    "documents, all keys, padded": (POLYNOMIAL, 2, 1, 1, 65, 16, 16, False, True, "packed"),
+    "documents, mixed": (QUADRATIC, 1, 2, 2, 70, 16, 16, True, True, "mixed"),
+    "documents, mixed, all keys": (TAYLOR, 1, 1, 1, 33, 32, 16, False, False, "mixed"),
+    "one document": (QUADRATIC, 1, 1, 1, 50, 16, 16, True, False, "one"),
+}
 
 
-def quadratic_form(q, k, v, similarity, causal, real):
+def draw_documents(case):
+    """Return the kernel, its similarity, inputs, a gradient, causal, real tokens and ids."""
+    batch, tokens = case[1], case[4]
+    *_, causal, padded, kind = case
+    kernel, similarity, inputs, grad, *_ = draw((*case[:4], tokens, *case[4:7], causal, None))
+    made = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, 4, (batch, tokens), generator=made)
+    if kind == "packed":  # runs of 1 to 31 tokens, ids that do not rise
+        ends = torch.randint(1, 32, (batch, tokens), generator=made).cumsum(1)
+        ids = (torch.arange(tokens)[:, None] >= ends[:, None]).sum(-1) * 7 % 5
+    elif kind == "one":
+        ids = torch.zeros_like(ids)
+    real = torch.rand(batch, tokens, generator=made) > 0.3 if padded else None
+    return kernel, similarity, inputs, grad, causal, real, ids
+
+
+def quadratic_form(q, k, v, similarity, causal, real, ids=None):
     """sum_j w_ij v_j / sum_j w_ij over the keys j that query i sees."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     w = similarity(SCALE * (q @ k.mT))
@@ -43,6 +72,8 @@ def quadratic_form(q, k, v, similarity, causal, real):
         w = w.tril()
     if real is not None:
         w = torch.where(real[:, None, None, :], w, 0.0)
+    if ids is not None:
+        w = torch.where((ids[:, :, None] == ids[:, None, :])[:, None], w, 0.0)
     z = w.sum(-1, keepdim=True)
     return torch.where(z == 0, 0.0, w @ v / torch.where(z == 0, 1.0, z))
 
@@ -74,17 +105,18 @@ def errors(found, wanted):
     return [float((a - b).norm()) / size for a, b, size in zip(found, wanted, sizes, strict=True)]
 
 
-def run(case):
-    kernel, similarity, inputs, grad, causal, real = draw(case)
+def run(kernel, similarity, inputs, grad, causal, real, ids=None):
     wanted = results(
-        lambda *x: quadratic_form(*x, similarity, causal, real), [x.double() for x in inputs], grad
+        lambda *x: quadratic_form(*x, similarity, causal, real, ids),
+        [x.double() for x in inputs],
+        grad,
     )
     if real is not None:  # padding may hold anything
         for x in inputs[1:]:
             x.masked_fill_(~real[:, None, :, None], math.nan)
 
     def attend(*x):
-        return quadratic.attend(*x, kernel, causal=causal, real=real)
+        return quadratic.attend(*x, kernel, causal=causal, real=real, ids=ids)
 
     return errors(results(attend, inputs, grad), wanted)
 
@@ -97,6 +129,34 @@ def run_wrapped(wrap):
         return quadratic.attend(*x, kernel, causal=causal)
 
     return errors(results(wrap(attend), inputs, grad), results(attend, inputs, grad))
+
+
+class Layer(torch.nn.Module):
+    """Attention with weights of its own, for what wraps modules."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kernel, self.mix = kernel, torch.nn.Linear(16, 16)
+
+    def forward(self, q, k, v):
+        return quadratic.attend(self.mix(q), self.mix(k), v, self.kernel, causal=True)
+
+
+def run_distributed():
+    """One rank of DDP: its gradients against those of the plain module."""
+    kernel, _, inputs, grad, *_ = draw(CASES["one chunk"])
+    layer, found = Layer(kernel), []
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1
+        )
+        for module in (DistributedDataParallel(layer), layer):
+            layer.zero_grad()
+            module(*inputs).backward(grad)
+            found.append([p.grad.clone() for p in layer.parameters()])
+        distributed.destroy_process_group()
+    return errors(*found)
 
 
 def poison(make):
@@ -116,11 +176,13 @@ def main():
     launch = plans.Launch(16, 16, 4, 1)
     for size in plans.SIZES:  # chunks of 32 tokens, so that short sequences have several
         plans.PLANS[size] = plans.Plan(32, (40, 40), *[(launch, launch)] * 3)
-    found = {name: run(case) for name, case in CASES.items()}
+    found = {name: run(*draw(case)) for name, case in CASES.items()}
+    found |= {name: run(*draw_documents(case)) for name, case in DOCUMENTS.items()}
     found["checkpointed"] = run_wrapped(lambda f: lambda *x: checkpoint(f, *x, use_reentrant=False))
     found["compiled whole"] = run_wrapped(
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
     )
+    found["distributed"] = run_distributed()
     print(json.dumps(found))
 
 

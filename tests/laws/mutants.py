@@ -161,6 +161,19 @@ FAULTS = [
           "cache.step", "(model)"),
     Fault("a short window is kept", RNN, "joined[:, -(self.reach - 1) :]",
           "joined[:, -(self.reach - 1) :] * 0", "cache.step", "layers.0.conv"),
+    Fault("generation forgets the latest token", GPT, "idx[:, -self.places.num_embeddings :]",
+          "idx[:, :-1] if idx.size(1) > 8 else idx", "cache.generate", "(model)"),
+    Fault("generation takes the least", GPT, "logits[:, -1] / temperature",
+          "-logits[:, -1] / temperature", "cache.generate", "(model)"),
+    Fault("generation changes its cache", HF, "out.logits[:, -1:].argmax(-1), out.past_key_values",
+          "out.logits[:, -1:].argmax(-1), [(k * 1.1, v) for k, v in out.past_key_values]",
+          "cache.generate", "(model)"),
+    Fault("generation does not place", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",  # noqa: E501
+          "places = (mask.cumsum(1) - 1).clamp(min=0)[:, : fresh.size(1)]", "cache.generate", "(model)"),  # noqa: E501
+    Fault("generation hides its own tokens", HF, "mask = torch.cat([mask, torch.ones_like(fresh)], 1)",  # noqa: E501
+          "mask = torch.cat([mask, torch.zeros_like(fresh)], 1)", "cache.generate", "(model)"),
+    Fault("generation with a broken cache", HF, "torch.cat([past[1], v], 2)",
+          "torch.cat([past[1] * 0, v], 2)", "cache.generate", "layers.0.self_attn"),
     # the rest
     Fault("input changed in place", GPT, "x = self.tokens(idx) +",
           "x = self.tokens(idx.clamp_(max=30)) +", "purity", "(model)"),
@@ -205,6 +218,9 @@ HARMLESS = [
     ("batch.others", HF, "scores = q @ k.mT", "scores = q.flip(0).flip(0) @ k.mT"),
     ("cache.step", HF, "torch.cat([past[0], k], 2)", "torch.cat([past[0].clone(), k], 2)"),
     ("cache.chunk", RNN, "before = state[index]", "before = tuple(s * 1 for s in state[index])"),
+    ("cache.generate", GPT, "logits[:, -1] / temperature", "logits[:, -1] / temperature / 3"),
+    ("cache.generate", HF, "places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]",
+     "places = torch.arange(mask.size(1))[-fresh.size(1) :].expand_as(fresh)"),
     ("masked-row", SEQ, "weights = scores.softmax(-1)",
      "weights = scores.softmax(-1).nan_to_num(0.0)"),
     ("gradient.reaches", GPT, "return self.down(F.gelu(self.up(x)))",

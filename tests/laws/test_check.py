@@ -12,6 +12,7 @@ from torch import nn
 from querykey.laws import LAWS, Law, Report, Subject, assert_lawful, check, lifted, randomised
 from querykey.laws.law import VERDICTS
 from querykey.laws.trial import Outcome
+from querykey.targets import PRESETS
 
 
 class Layer(nn.Module):
@@ -112,11 +113,32 @@ def test_lawful_models_raise_no_alarm(name):
     assert bad == []
 
 
+OFTEN = ("argmax", "mistral", "transformer", "vit")  # the others in the long suite
+
+
 @pytest.mark.parametrize("name", ["encoder", "decoder", "encoder-decoder"])
-def test_our_presets_are_lawful(name):
+def test_models_of_torch_layers_are_lawful(name):
     report = check(name)
     assert report.kind == name
     assert [f for f in report.laws if f.verdict in ("violated", "error", "tie")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(p, marks=[] if p in OFTEN else pytest.mark.full) for p in list(PRESETS)[3:]],
+)
+def test_our_presets_are_lawful(name):
+    report = check(name)
+    assert [f for f in report.laws if f.verdict in ("violated", "error", "tie")] == []
+    if report.kind in ("decoder", "encoder-decoder"):
+        assert {report.law(f"cache.{n}").verdict for n in ("step", "chunk", "generate")} == {
+            "holds"
+        }
+    if name == "argmax":
+        assert "no derivative" in report.law("gradient.reaches").note
+    if name == "mistral":
+        assert report.law("backend.agree").verdict == "holds"
 
 
 def test_the_owner_may_say_what_trying_cannot_tell():

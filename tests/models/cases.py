@@ -27,6 +27,7 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
 YARN = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
     "original_max_position_embeddings": 12,
@@ -45,12 +46,23 @@ DECODERS = {
         )
     ),
     "llama-3": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SHARING, rope_parameters=LLAMA3)),
+    "llama-linear": lambda: hf.LlamaForCausalLM(
+        hf.LlamaConfig(**SHARING | {"num_key_value_heads": 1}, rope_parameters=LINEAR)
+    ),
     "llama-yarn": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SHARING, rope_parameters=YARN)),
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**SHARING, sliding_window=4)),
     "mistral-full": lambda: hf.MistralForCausalLM(hf.MistralConfig(**SHARING, sliding_window=None)),
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SHARING)),
     "qwen2-windows": lambda: hf.Qwen2ForCausalLM(
         hf.Qwen2Config(**SHARING, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    ),
+    "qwen2-mixed": lambda: hf.Qwen2ForCausalLM(
+        hf.Qwen2Config(
+            **SHARING | {"num_hidden_layers": 3},
+            use_sliding_window=True,
+            sliding_window=4,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        )
     ),
 }
 BASES = {
@@ -118,15 +130,15 @@ def lifted(on=True):
         torch.set_default_dtype(torch.float32)
 
 
-def made(make, seed=0):
-    """Build a model and draw its weights anew: matrices of gain 1.2, vectors near their start."""
+def made(make, gain=1.2, seed=0):
+    """Build a model and draw its weights anew: matrices of that gain, vectors near their start."""
     model = make().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             fresh = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             if parameter.ndim > 1:
-                parameter.copy_(fresh * 1.2 / parameter.shape[-1] ** 0.5)
+                parameter.copy_(fresh * gain / parameter.shape[-1] ** 0.5)
             else:
                 parameter.add_(fresh * 0.1)
     return model

@@ -105,3 +105,25 @@ def test_patches_that_do_not_fit_are_refused():
         PatchAutoencoderConfig((8, 8), (4, 4), wide, wide, share=0.95)
     with pytest.raises(ValueError, match="the share that is hidden is between 0 and 1"):
         Hide(1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AutoencoderConfig(64, 0), "latent is at least 1; got 0"),
+        (lambda: AutoencoderConfig(64, 3, (-1,)), "a hidden size is at least 1; got -1"),
+        (
+            lambda: AutoencoderConfig(64, 3, 8),
+            r"hidden is a tuple of sizes, such as \(32,\); got 8",
+        ),
+        (lambda: AutoencoderConfig(64, 3, activation="rulu"), "there is no 'rulu'"),
+        (lambda: Noise(-1.0), "standard deviation is at least 0"),
+        (
+            lambda: Autoencoder(AutoencoderConfig(64, 3))(torch.ones(2, 63)),
+            r"x wants \(batch, 64\); got \(2, 63\)",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        make()

@@ -163,6 +163,24 @@ def test_what_is_wrong_is_said(name, folder):
     assert "\n" not in str(found.value)
 
 
+ROPES = {
+    "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+    "rope_scaling": {"type": "longrope", "factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("field", ROPES)
+def test_unknown_rotations_are_refused(field, tmp_path):
+    cases.made(cases.DECODERS["llama"]).save_pretrained(tmp_path)
+    settings(tmp_path, **{"rope_parameters": None, field: ROPES[field]})
+    words = rf"config.json: `{field}` is of the type '(dynamic|longrope)', which is not one that we"
+    with pytest.raises(FolderError, match=words):
+        qk.models.load(tmp_path)
+    settings(tmp_path, **{field: {"rope_type": "linear"}})
+    with pytest.raises(FolderError, match=rf"`{field}` of the type 'linear' lacks `factor`"):
+        qk.models.load(tmp_path)
+
+
 def test_a_stored_copy_of_a_tied_head_is_fine(folder):
     tensors(folder, lambda held: held.update({"lm_head.weight": held[WTE].clone()}))
     model = qk.models.load(folder)
@@ -194,3 +212,12 @@ def test_our_own_format_refuses_what_it_does_not_know(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(record))
     with pytest.raises(FolderError, match="there is no 'Popen'"):
         qk.models.load(tmp_path)
+
+
+def test_what_is_no_model_of_ours_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match=r"save wants a model of querykey\.models; got Linear"):
+        qk.models.save(torch.nn.Linear(2, 2), tmp_path)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(FolderError, match="file: this is a file"):
+        qk.models.save(build(preset("gpt")), file)

@@ -1,12 +1,15 @@
 """Generation against the full forward, token by token."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.models import test_text as text
+from torch import nn
 
 import querykey as qk
-from querykey.models import Encoder, EncoderDecoder, presets, stream
-from querykey.models.generate import Choice
+from querykey.models import Encoder, EncoderDecoder, Special, build, preset, presets, stream
+from querykey.models.generate import PAYS, Choice
 
 
 def argmax_of_the_full_forward(model, row, count):
@@ -64,6 +67,32 @@ def test_a_row_ends_with_its_stop_token():
         assert set(out[row, end:].tolist()) <= {stop}
     alone = qk.generate(model, x[:1], max_new_tokens=12, stop=stop)
     assert alone.shape[1] == 5 + free[0].tolist().index(stop) + 1
+
+
+def test_a_config_says_what_ends_and_fills_a_row():
+    model, x = text.decoder(), text.ids(length=5)
+    free = qk.generate(model, x, max_new_tokens=12)[:, 5:].tolist()
+    stop = free[0][2]
+    special = Special(eos=(stop,), pad=51)
+    model.config = replace(model.config, embedding=replace(model.config.embedding, special=special))
+    out = qk.generate(model, x, max_new_tokens=12)[:, 5:].tolist()
+    for said, whole in zip(out, free, strict=True):
+        end = whole.index(stop) + 1 if stop in whole else len(said)
+        assert said == whole[:end] + [51] * (len(said) - end)
+    assert qk.generate(model, x, max_new_tokens=12, stop=())[:, 5:].tolist() == free
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_long_answers_of_several_rows_are_those_of_each_alone(name):
+    """Products are prepared then; the tokens stay those of the full forward."""
+    torch.manual_seed(0)
+    model = build(preset(name)).eval()
+    x = torch.randint(0, 128, (3, 4))
+    out = qk.generate(model, x, max_new_tokens=PAYS)
+    for row in range(3):
+        alone = qk.generate(model, x[row : row + 1], max_new_tokens=PAYS)
+        assert out[row].tolist() == alone[0].tolist()
+        assert alone[0].tolist() == argmax_of_the_full_forward(model, x[row], PAYS)
 
 
 def test_a_stream_is_the_same_tokens_one_at_a_time():
@@ -127,6 +156,15 @@ def test_temperature_divides_the_scores():
         (lambda m: qk.generate(m, text.ids(), top_p=0), ValueError, "top_p is a probability"),
         (lambda m: qk.generate(m, text.ids(), top_k=0), ValueError, "top_k is at least 1"),
         (lambda m: qk.generate(m, text.ids()[:, :0]), ValueError, "at least one token"),
+        (lambda m: qk.generate(m, [[1, 2]]), TypeError, "a prompt is a tensor of ids"),
+        (lambda m: qk.generate(m, text.ids(), stop="x"), TypeError, "stop is a token id"),
+        (lambda m: qk.generate(m, text.ids(), max_new_tokens=-1), ValueError, "is at least 0"),
+        (lambda m: qk.generate(nn.Linear(2, 2), text.ids()), TypeError, "Linear has no state"),
+        (
+            lambda m: qk.generate(m, text.ids(), real=torch.ones(3, 4).bool()),
+            ValueError,
+            r"real is \(3, 4\), and the prompt is \(3, 11\)",
+        ),
         (
             lambda m: qk.generate(m, text.ids(), real=torch.zeros(3, 11).bool()),
             ValueError,

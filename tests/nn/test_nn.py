@@ -241,3 +241,53 @@ Block(
 def test_configs_that_make_no_sense(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_rotary_positions_under_autocast():
+    torch.manual_seed(0)
+    rotary = Rotary()
+    layer = MultiHeadAttention(16, AttentionConfig(heads=2), mask=qk.Causal(), rotary=rotary)
+    x = torch.randn(1, 7, 16)
+    # As a stack of blocks does: the turns of all layers are made from what is not yet rounded.
+    turns = rotary.turns(torch.arange(7), x.new_empty(1, layer.key_dim))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x, turns=turns)
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - layer(x, turns=turns)).abs().max() < 0.02
+
+
+def dropped_by_hand(layer, x):
+    """Causal attention with torch's dropout of its weights, head by head."""
+    q, k, v = (
+        part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (layer.q, layer.k, layer.v)
+    )
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    shares = nn.functional.dropout(scores.masked_fill(future, -torch.inf).softmax(-1), 0.4)
+    return layer.o((shares @ v).transpose(1, 2).flatten(2))
+
+
+def test_attention_drops_weights_while_training_only():
+    config = AttentionConfig(HEADS, dropout=0.4)
+    layer = MultiHeadAttention(WIDTH, config, mask=qk.Causal()).double()
+    plain = MultiHeadAttention(WIDTH, AttentionConfig(HEADS), mask=qk.Causal()).double()
+    plain.load_state_dict(layer.state_dict())
+    x = tokens()
+    torch.manual_seed(1)
+    wanted = dropped_by_hand(layer, x)
+    torch.manual_seed(1)
+    got = layer(x)
+    assert (got - wanted).abs().max() < 1e-12
+    torch.manual_seed(1)
+    stepped, state = layer.extend(x, layer.empty_state(BATCH))
+    assert (stepped - wanted).abs().max() < 1e-12
+    assert state.lengths.tolist() == [TOKENS] * BATCH
+    assert (got - plain(x)).abs().max() > 1e-2
+    assert torch.equal(layer.eval()(x), plain(x))
+
+
+def test_dropout_is_of_softmax_and_a_share():
+    with pytest.raises(ValueError, match=r"dropout is of softmax's weights; Argmax\(\) has none"):
+        AttentionConfig(2, mechanism=qk.Argmax(), dropout=0.1)
+    with pytest.raises(ValueError, match=r"dropout is a share, from 0 to below 1; got 1\.5"):
+        AttentionConfig(2, dropout=1.5)

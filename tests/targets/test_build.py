@@ -191,3 +191,17 @@ def test_refusals_of_folders(tmp_path):
     assert refusal(tmp_path) == (
         f"folder `{tmp_path}` has no *.safetensors file (pickled weights are not read)"
     )
+
+
+def test_a_number_per_row_beside_an_image_is_guessed():
+    class Denoiser(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch, self.time = nn.Conv2d(3, 8, 8, 8), nn.Embedding(50, 8)
+
+        def forward(self, x, t):
+            return self.patch(x).flatten(2).mT + self.time(t)[:, None]
+
+    inputs, why = find_inputs(Denoiser())
+    assert why == ""
+    assert [each.axes for each in inputs] == [("batch", 3, 32, 32), ("batch",)]

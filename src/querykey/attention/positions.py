@@ -68,8 +68,9 @@ class Rotary:
         return self.turned(x, self.turns(positions, x))
 
     def turns(self, positions: Array, like: Array) -> tuple[Array, Array]:
-        """Return cosines and sines of the angles at these positions, for arrays like `like`.
+        """Return what a feature and its pair's other one are multiplied with at these positions.
 
+        That is the cosine of the pair's angle, and its sine with the sign that the feature wants.
         They know nothing of heads, so that queries and keys of every layer can share them.
         """
         width = like.shape[-1] if self.width is None else self.width
@@ -80,21 +81,22 @@ class Rotary:
             )
         xp = namespace(like)
         angles = _angles(self.frequencies(width), positions, like)
-        return xp.astype(xp.cos(angles), like.dtype), xp.astype(xp.sin(angles), like.dtype)
+        cos, sin = xp.astype(xp.cos(angles), like.dtype), xp.astype(xp.sin(angles), like.dtype)
+        return self._joined(xp, cos, cos), self._joined(xp, -sin, sin)
 
     def turned(self, x: Array, turns: tuple[Array, Array]) -> Array:
         """Turn x by what `turns` returned."""
         cos, sin = turns
-        xp, width = namespace(x), 2 * cos.shape[-1]
-        a, b = self._pairs(x[..., :width])
-        turned = self._joined(xp, a * cos - b * sin, b * cos + a * sin)
-        return turned if width == x.shape[-1] else xp.concat([turned, x[..., width:]], axis=-1)
+        xp, width = namespace(x), cos.shape[-1]
+        if width < x.shape[-1]:
+            return xp.concat([self.turned(x[..., :width], turns), x[..., width:]], axis=-1)
+        return x * cos + self._swapped(xp, x) * sin
 
-    def _pairs(self, x: Array) -> tuple[Array, Array]:
+    def _swapped(self, xp: Any, x: Array) -> Array:
+        """Put the other feature of its pair in the place of each."""
         if self.layout == "interleaved":
-            return x[..., 0::2], x[..., 1::2]
-        half = x.shape[-1] // 2
-        return x[..., :half], x[..., half:]
+            return self._joined(xp, x[..., 1::2], x[..., 0::2])
+        return xp.roll(x, x.shape[-1] // 2, axis=-1)
 
     def _joined(self, xp: Any, a: Array, b: Array) -> Array:
         if self.layout == "interleaved":

@@ -17,8 +17,8 @@ from querykey.attention.arrays import Array, library
 from querykey.attention.masks import FULL, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
 from querykey.attention.positions import Bias
-from querykey.attention.state import State
-from querykey.attention.states import Ways
+from querykey.attention.state import Recurrent, State
+from querykey.attention.states import Recur, Ways
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.
@@ -90,9 +90,19 @@ def extend(
     q: Array, k: Array, v: Array, state_before: State, real: Any = None, *, bias: Bias | None = None
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens and the state after them; see `attention.state.extend`."""
-    long = library(q) == "torch" and q.shape[-2] >= LONG
-    ways = Ways(attend, _module("chunked").recur if long else None)
+    ways = Ways(attend, recurrence(q, k, v, state_before) if library(q) == "torch" else None)
     return state.extend(q, k, v, state_before, real, bias=bias, ways=ways)
+
+
+def recurrence(q: Any, k: Any, v: Any, state_before: State) -> Recur | None:
+    """Return what takes new tokens into a recurrent state faster than the equation does."""
+    long = q.shape[-2] >= LONG
+    taken = isinstance(state_before, Recurrent) and q.ndim == 4
+    if q.is_cuda and taken and (long or q.shape[-2] == 1):
+        triton, mechanism = _module("triton"), state_before.mechanism
+        if triton.recurrence_refusal(mechanism, q, k, v, *state_before.arrays) is None:
+            return triton.recur
+    return _module("chunked").recur if long else None
 
 
 def _pick(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,12 +11,12 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import state as states
 from querykey.attention.masks import Causal
-from querykey.attention.mechanisms import Softmax
+from querykey.attention.mechanisms import Kernel, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Growing, State
 from querykey.attention.states import Ways
-from querykey.backends import chunked
-from querykey.backends.dispatch import LONG, attend
+from querykey.backends import chunked, triton
+from querykey.backends.dispatch import BackendError, attend, recurrence
 
 
 def follow(
@@ -30,15 +31,23 @@ def follow(
 ) -> tuple[Tensor, State]:
     """Do as `extend`, for tensors that are known to fit each other and the state."""
     if backend != "auto":
-        recur = chunked.recur if backend == "chunked" else None
+        recur = {"chunked": chunked.recur, "triton": _on_gpu}.get(backend)
         ways = Ways(partial(attend, backend=backend), recur)
         return states.follow(q, k, v, state, real, bias=bias, ways=ways)
     if q.shape[2] == 1 and real is None and bias is None and type(state) is Growing:
         done = _next(q, k, v, state)
         if done is not None:
             return done
-    ways = Ways(attend, chunked.recur if q.shape[2] >= LONG else None)
+    ways = Ways(attend, recurrence(q, k, v, state))
     return states.follow(q, k, v, state, real, bias=bias, ways=ways)
+
+
+def _on_gpu(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Do as `triton.recur`, or refuse."""
+    reason = triton.recurrence_refusal(kernel, q, k, v, *rest[:2])
+    if reason is not None:
+        raise BackendError(f"backend 'triton' cannot serve this call: {reason}")
+    return triton.recur(kernel, q, k, v, *rest)
 
 
 def _next(q: Tensor, k: Tensor, v: Tensor, state: Growing) -> tuple[Tensor, State] | None:

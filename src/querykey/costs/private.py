@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.core.operations import LatticeOp
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
 
@@ -176,7 +177,8 @@ class Symbols:
         if isinstance(expression, int):
             return sympy.Integer(expression)
         found = expression.xreplace(self.names)
-        if any(type(f).__module__ != "sympy" for f in found.atoms(sympy.Function)):
+        # Functions and, as torch writes them, lattices: the smaller and the larger of two sizes.
+        if found.atoms(sympy.Function, LatticeOp):
             found = found.replace(
                 lambda e: type(e).__module__.startswith("torch"),
                 lambda e: PLAIN.get(type(e).__name__, e.func)(*e.args),

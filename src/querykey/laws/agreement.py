@@ -7,23 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from querykey.laws import padding, sweeps
 from querykey.laws.batch import whole_rows
 from querykey.laws.bench import Inputs, Setting
-from querykey.laws.blame import Blame, blame_exception, describe
-from querykey.laws.derivative import score
+from querykey.laws.blame import Blame, describe
+from querykey.laws.derivative import backward, score
 from querykey.laws.law import Law
-from querykey.laws.lift import duplicate, randomise, rounded
+from querykey.laws.precision import fused
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Outcome, Run, Trial, cells
-from querykey.targets.target import last_line
 
 FUSED = {"scaled_dot_product_attention", "multi_head_attention_forward"}
-ROOM = 16.0  # times what rounding every module's output does
-PRECISIONS = {torch.float32: 2e-5, torch.bfloat16: 5e-2}  # and this much on top
 
 
 def has_a_choice(specimen: Specimen) -> str:
@@ -35,8 +31,10 @@ def has_a_choice(specimen: Specimen) -> str:
     return "it computes attention in one way only"
 
 
-def backends(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
+def backends(specimen: Specimen, setting: Setting) -> Iterator[Trial | Outcome]:
     """Each implementation against the first, without padding and with it."""
+    if specimen.bench.device.type == "cuda" and specimen.bench.wide and specimen.bench.seen & FUSED:
+        yield from fused(specimen, setting)
     if specimen.implementations == ("math",):
         others = [replace(setting, bare=True)]
         first = replace(setting, attention="math")
@@ -94,7 +92,7 @@ def _finite(
         guilty = _first_not_finite(specimen, run)
         words = f"{note}: answers are not finite"
         return Outcome(math.inf, None, setting, {"sample": row}, None, words, guilty)
-    score(answer[others]).backward()
+    backward(score(answer[others]))
     bad = [
         n for n, p in twin.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
     ]
@@ -115,94 +113,6 @@ def _first_not_finite(specimen: Specimen, run: Run) -> Blame | None:
         if fine and any(not t.isfinite().all() for t in call.outputs if t.is_floating_point()):
             return describe(call)
     return None
-
-
-def precision(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """In float32 and bfloat16 it runs, and errs about as much as rounding its modules does."""
-    inputs = specimen.inputs(setting)
-    for dtype, slack in PRECISIONS.items():
-        model = duplicate(specimen.bench.model, wide=False)
-        randomise(model, specimen.bench.seed)
-        model = model.to(dtype)
-        exact = duplicate(model)
-        cast = _cast(inputs, dtype)
-        try:
-            low = _answer(specimen, model, cast, setting)
-        except Exception as error:
-            if dtype is torch.float32:
-                continue
-            words = f"cast to {str(dtype)[6:]} it raises {last_line(error)[:120]}"
-            guilty = _where_it_raises(specimen, model, cast, setting)
-            # Loud, so no breach; and its owner may never cast it.
-            yield Outcome(math.inf, None, setting, {}, None, words, guilty, advice=True)
-            continue
-        high = _answer(specimen, exact, _cast(cast, torch.float64), setting, lift=True)
-        with rounding(exact, dtype):
-            near = _answer(specimen, exact, _cast(cast, torch.float64), setting, lift=True)
-        error, budget = _rms(low, high), ROOM * _rms(near, high) + slack
-        # Reported on the scale of the common threshold, at which a budget just kept is 1.
-        words = f"in {str(dtype)[6:]} it errs by {error:.1e}, where {budget:.1e} is its budget"
-        ratio = error / budget * specimen.threshold
-        yield Outcome(ratio, None, setting, {}, None, words)
-
-
-def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    return {
-        n: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-        for n, v in inputs.items()
-    }
-
-
-def _answer(
-    specimen: Specimen, model: nn.Module, inputs: Inputs, setting: Setting, lift: bool = False
-) -> torch.Tensor:
-    bench = replace(specimen.bench, twins={(setting.weights, setting.train): model})
-    other = replace(specimen, bench=bench)
-    with torch.no_grad():
-        return other.answer(Run(inputs, replace(setting, bare=not lift)))
-
-
-def _where_it_raises(specimen: Specimen, model: nn.Module, inputs: Inputs, setting: Setting):
-    bench = replace(specimen.bench, twins={(setting.weights, setting.train): model})
-    return blame_exception(replace(specimen, bench=bench), Run(inputs, replace(setting, bare=True)))
-
-
-class rounding:  # noqa: N801
-    """While inside, every module's floating output is rounded as `dtype` would."""
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype):
-        self.model, self.dtype, self.handles = model, dtype, []
-
-    def __enter__(self) -> None:
-        def hook(module: nn.Module, args: tuple, output):
-            if isinstance(output, torch.Tensor) and output.is_floating_point():
-                return rounded(output, self.dtype)
-            return None
-
-        self.handles = [m.register_forward_hook(hook) for m in self.model.modules()]
-
-    def __exit__(self, *reason: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
-def _rms(first: torch.Tensor, second: torch.Tensor) -> float:
-    first, second = first.double(), second.double()
-    size = float(second.pow(2).mean().sqrt()) or 1.0
-    gap = float((first - second).pow(2).mean().sqrt()) / size
-    return gap if math.isfinite(gap) else math.inf
-
-
-def casts(specimen: Specimen) -> str:
-    """To models that can be cast: whose weights are float32 or wider."""
-    parameters = list(specimen.bench.model.parameters())
-    if not parameters:
-        return "it has no weights to cast"
-    if not specimen.bench.wide:
-        return "it refuses float64, so there is nothing to compare with"
-    if any(p.dtype not in (torch.float32, torch.float64) for p in parameters):
-        return "its weights are not float32"
-    return ""
 
 
 def unordered(specimen: Specimen) -> str:
@@ -263,14 +173,5 @@ LAWS = (
         unordered,
         equivariance,
         sweeps.plain,
-    ),
-    Law(
-        "dtype.agree",
-        "cast to a lower precision it runs, and errs as rounding does",
-        "cast the model",
-        "all answers",
-        casts,
-        precision,
-        sweeps.once,
     ),
 )

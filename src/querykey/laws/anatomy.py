@@ -171,7 +171,8 @@ def _described(bench: Bench, example: Any) -> Iterator[Input]:
 
 def _groupings(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:
     """Whose lengths may differ: as told, else each its own, else the first its own, else one."""
-    yield_as_told = len({length_of(each) for each in inputs}) > 1 or len(inputs) == 1
+    data = [each for each in inputs if each.kind in DATA]
+    yield_as_told = len({length_of(each) for each in inputs}) > 1 or len(data) == 1
     if not yield_as_told:
         free = ("seq", "target_seq", "third_seq")
         if len(inputs) <= 3:

@@ -32,7 +32,7 @@ def purity(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
 
 
 def _handed(specimen: Specimen, inputs: Inputs, setting: Setting) -> Outcome:
-    given = specimen.complete(Run(inputs, setting))
+    given = specimen.bench.placed(specimen.complete(Run(inputs, setting)))
     before = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
     handed = {**given, **{n: v.clone() for n, v in before.items()}}
     with torch.no_grad():

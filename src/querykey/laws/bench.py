@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -81,6 +84,12 @@ class Bench:
         """What the copies compute in."""
         return torch.float64 if self.wide else torch.float32
 
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model is; inputs go there, answers come back."""
+        held = next(chain(self.model.parameters(), self.model.buffers()), None)
+        return torch.device("cpu") if held is None else held.device
+
     def twin(self, setting: Setting | None = None) -> nn.Module:
         """The copy for a setting: random or own weights, and with dropout switched on to train."""
         setting = setting or Setting()
@@ -101,14 +110,18 @@ class Bench:
         """Whatever the callable returns; it gets copies, unless what it does to them is asked."""
         setting = setting or Setting()
         if not as_given:
-            inputs = {
-                name: value.clone() if isinstance(value, torch.Tensor) else value
-                for name, value in inputs.items()
-            }
+            inputs = self.placed(inputs)
         twin = self.twin(setting)
         function = self.subject.on(twin)
         with self.surroundings(twin, setting):
             return self.bind(function, inputs)
+
+    def placed(self, inputs: Inputs) -> Inputs:
+        """Copies of the inputs on the model's device."""
+        return {
+            name: value.to(self.device, copy=True) if isinstance(value, torch.Tensor) else value
+            for name, value in inputs.items()
+        }
 
     def bind(self, function: Callable[..., Any], inputs: Inputs) -> Any:
         """Call by name, and by place where the callable has no names."""
@@ -126,12 +139,31 @@ class Bench:
     def surroundings(self, twin: nn.Module, setting: Setting) -> Iterator[None]:
         """Precision, a fixed seed, and the asked attention implementation."""
         with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(devices=[]))
-            torch.manual_seed(self.seed + setting.again)
+            devices = [self.device] if self.device.type == "cuda" else []
+            stack.enter_context(torch.random.fork_rng(devices))
+            # torch.manual_seed also notes, slowly, what devices that were never used must do.
+            torch.default_generator.manual_seed(self.seed + setting.again)
+            if devices:
+                torch.cuda.manual_seed(self.seed + setting.again)
+            if setting.train:
+                stack.enter_context(_same_chance(self.seed + setting.again))
             stack.enter_context(attention(twin, setting.attention))
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
             yield
+
+
+@contextmanager
+def _same_chance(seed: int) -> Iterator[None]:
+    """Python's and NumPy's random numbers begin alike, as torch's do: some drop layers by them."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 @contextmanager
@@ -149,21 +181,35 @@ def attention(model: Any, wanted: str | None) -> Iterator[None]:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-    else:
+    elif hasattr(model, "set_attn_implementation"):
         before = model.config._attn_implementation
         model.set_attn_implementation(wanted)
         try:
             yield
         finally:
             model.set_attn_implementation(before)
+    else:
+        switched = [(m, m.backend) for m in model.modules() if wanted in backends_of(m)]
+        try:
+            for module, _ in switched:
+                module.backend = wanted
+            yield
+        finally:
+            for module, before in switched:
+                module.backend = before
+
+
+def backends_of(module: Any) -> tuple[str, ...]:
+    """The names that a module's `backend` may have, where its class lists them in `backends`."""
+    return getattr(module, "backends", ()) if isinstance(vars(module).get("backend"), str) else ()
 
 
 def turn_dropout_on(model: nn.Module) -> None:
     """Give every dropout rate of zero a value: code that looks at the rate takes its other path."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            rate = isinstance(value, float) and (
-                "drop" in name and not re.search("layer|path", name)
-            )
-            if value == 0.0 and (rate or (isinstance(module, nn.Dropout) and name == "p")):
+            if not isinstance(value, float) or value != 0.0:
+                continue
+            rate = "drop" in name and not re.search("layer|path", name)
+            if rate or (isinstance(module, nn.Dropout) and name == "p"):
                 setattr(module, name, 0.1)

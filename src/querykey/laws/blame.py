@@ -57,7 +57,7 @@ def blame(specimen: Specimen, trial: Trial) -> Blame | None:
             if shown and not fine:
                 return describe(_maker(recorder, each, shown))
         return describe(_keeper_of_state(specimen, trial, sides[1], twins) or call)
-    return describe(unsure) if unsure else None
+    return describe(unsure or sides[0].done[-1])
 
 
 def describe(call: Call) -> Blame:
@@ -152,23 +152,26 @@ def _keeper_of_state(
     """
     batch = specimen.batch_of(trial.second.inputs)
     for before, call in pairwise(twins):
-        given = [t for t in before.outputs if t.dim() >= 2 and t.shape[0] == batch][1:]
-        if not given or not _tampered(given, call):
-            continue
-        while call.parent is not None and _tampered(given, call):
-            call = recorder.begun[call.parent]
-        return call
+        given = [t for t in before.outputs if t.dim() >= 2 and batch in t.shape[:2]][1:]
+        lost = call
+        while lost.parent is not None and _tampered(given, lost, recorder.begun[lost.parent]):
+            lost = recorder.begun[lost.parent]
+        if lost is not call:
+            return lost
     return None
 
 
-def _tampered(given: list[torch.Tensor], call: Call) -> bool:
-    """Whether some input looks like a state that was given out, and none is that state."""
-    for state in given:
-        alike = [
-            t
-            for t in call.inputs
-            if t.is_floating_point() and t.dim() == state.dim() and t.shape == state.shape
-        ]
-        if alike and not any(torch.equal(t, state) for t in alike):
+def _tampered(given: list[torch.Tensor], call: Call, above: Call) -> bool:
+    """Whether a state that was given out is handed in as another, in disorder, or not at all."""
+    for shape in {state.shape for state in given}:
+        states = [state for state in given if state.shape == shape]
+        alike = [t for t in call.inputs if t.is_floating_point() and t.shape == shape]
+        if len(alike) == len(states):
+            if not all(map(torch.equal, alike, states)):
+                return True
+        elif not alike:  # its caller had it and kept it
+            if any(torch.equal(t, states[0]) for t in above.inputs if t.shape == shape):
+                return True
+        elif not any(torch.equal(t, states[0]) for t in alike):
             return True
     return False

@@ -18,6 +18,8 @@ class Comparison:
         self.views = [(self._sizes(main), trial.keep)]
         if other and trial.inside is not None:
             self.views.append((self._sizes(other[0]), trial.inside))
+        elif trial.inside is not None:  # one answer per row: what still has positions comes first
+            self.views.insert(0, (self._sizes(main), trial.inside))
 
     def _sizes(self, axis: str) -> tuple[tuple[int, int], tuple[int, int]]:
         return self._size(self.trial.first, axis), self._size(self.trial.second, axis)

@@ -15,6 +15,7 @@ from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Cells, Outcome, Run
 from querykey.targets import Input
+from querykey.targets.target import last_line
 
 
 def reach(
@@ -28,7 +29,7 @@ def reach(
     """How far the derivative of the asked answers reaches into forbidden tokens."""
     with embedded(specimen, run, axis) as (run, leaves):
         answer = specimen.answer(run)
-        score(answer, ask).backward()
+        backward(score(answer, ask))
     outside = inside = 0.0
     note, where = "a derivative reaches where it must not", {}
     for leaf in leaves:
@@ -77,12 +78,24 @@ def _blamed(specimen: Specimen, run: Run, ask: Cells, forbidden: Cells) -> Call 
     return next((c for c in mixing if reached(c.inputs) and not reached(c.outputs)), None)
 
 
+class RefusalError(Exception):
+    """One sentence: why a model cannot be differentiated."""
+
+
+def backward(number: torch.Tensor) -> None:
+    """Differentiate; a model that does not let itself be is loud, and breaks no law."""
+    try:
+        number.backward()
+    except Exception as error:
+        raise RefusalError(f"it refuses to be differentiated: {last_line(error)[:160]}") from error
+
+
 def score(answer: torch.Tensor, ask: Cells | None = None) -> torch.Tensor:
     """One number from an answer, with random weights so that nothing cancels."""
     picked = answer if ask is None else ask.of(answer)
     generator = torch.Generator().manual_seed(7)
     weights = torch.randn(picked.shape, generator=generator, dtype=torch.float64)
-    return (picked * weights.to(picked.dtype)).sum()
+    return (picked * weights.to(picked.device, picked.dtype)).sum()
 
 
 @contextmanager
@@ -119,7 +132,9 @@ def embedded(specimen: Specimen, run: Run, axis: str = "") -> Iterator[tuple[Run
 
 def _same(given: object, ids: torch.Tensor) -> bool:
     return (
-        isinstance(given, torch.Tensor) and given.shape == ids.shape and bool((given == ids).all())
+        isinstance(given, torch.Tensor)
+        and given.shape == ids.shape
+        and torch.equal(given.cpu(), ids.to(given.dtype))
     )
 
 
@@ -136,7 +151,7 @@ class Leaf:
         """Zeros where none arrived."""
         found = self.tensor.grad
         found = torch.zeros_like(self.tensor) if found is None else found
-        return self.specimen.front(self.each, found)
+        return self.specimen.front(self.each, found).cpu()
 
 
 def parameter_gradients(
@@ -146,7 +161,7 @@ def parameter_gradients(
     twin = specimen.bench.twin(run.setting)
     twin.zero_grad(set_to_none=True)
     answer = specimen.answer(run, recorder)
-    score(answer, ask).backward()
+    backward(score(answer, ask))
     gradients = {n: None if p.grad is None else p.grad.clone() for n, p in trained(twin)}
     twin.zero_grad(set_to_none=True)
     return gradients, answer.detach()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +11,13 @@ import torch
 from torch import nn
 
 from querykey.laws.bench import Setting
+from querykey.laws.code import code_says
 from querykey.laws.outputs import tensors
-from querykey.laws.protocol import CERTAIN
 from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Run
 
-NAMES = re.compile(r"GPT|Causal|Autoregress|DecoderOnly|LanguageModel")
 SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
-TRIANGLES = {"tril", "triu", "generate_square_subsequent_mask"}
 LEAVES = (
     nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.GELU, nn.ReLU, nn.SiLU,
     nn.Identity, nn.Tanh, nn.Sigmoid,
@@ -111,6 +106,8 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
             "if it is meant to be causal throughout, say causal=True",
         )
     seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
+    if not seen_back and code_says(specimen.bench.model, always=False):
+        return Intent(True, "it looks ahead only, as if its causal mask were turned round")
     if seen_ahead <= 0.6 * seen_back:
         pairs = length * (length - 1) // 2
         return Intent(
@@ -127,7 +124,7 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
                 return Intent(True, f"it does not look ahead with {setting}")
         except Exception:
             continue
-    code = _code_says(specimen.bench.model)
+    code = code_says(specimen.bench.model)
     if code:
         return Intent(True, code)
     # Two recurrences of opposite directions look like this, and so does a leak around the parts.
@@ -200,7 +197,7 @@ def _alone(specimen: Specimen, call: Call, setting: Setting) -> str:
     axes = _axes(value, batch, length)
     view = changed.movedim(axes, (0, 1))
     middle = length // 2
-    view[:, middle] += torch.randn(view[:, middle].shape, dtype=view.dtype) * view.std()
+    view[:, middle] += torch.randn_like(view[:, middle]) * view.std()
     twin = specimen.bench.twin(setting)
     try:
         with torch.no_grad(), specimen.bench.surroundings(twin, setting):
@@ -233,68 +230,3 @@ def _is_sequence(value: Any, batch: int, length: int) -> bool:
 
 def _axes(value: torch.Tensor, batch: int, length: int) -> tuple[int, int]:
     return (0, 1) if value.shape[0] == batch and value.shape[1] == length else (1, 0)
-
-
-def _code_says(model: nn.Module) -> str:
-    """What the user's own classes are called, hold, take and always build."""
-    for module in model.modules():
-        kind = type(module)
-        if kind.__module__.startswith(("torch.", "transformers.")):
-            continue
-        if NAMES.search(kind.__name__):
-            return f"its class is called {kind.__name__}"
-        arguments = inspect.signature(module.forward).parameters
-        caches = [n for n in arguments if CERTAIN.search(n) and not n.startswith("encoder")]
-        if caches:
-            return f"it takes `{caches[0]}`"
-        for name, value in [*vars(module).items(), *module._buffers.items()]:
-            if isinstance(value, torch.Tensor) and _is_triangle(value):
-                return f"`{name}` of {kind.__name__} is a causal mask"
-        if _builds_a_triangle(kind):
-            return f"{kind.__name__} always builds a causal mask"
-    return ""
-
-
-def _is_triangle(value: torch.Tensor) -> bool:
-    """A square table whose upper half differs from its lower half, each being one value."""
-    if value.dim() < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] < 4:
-        return False
-    table = value.reshape(-1, *value.shape[-2:])[0]
-    lower = table[torch.ones_like(table, dtype=torch.bool).tril()]
-    upper = table[torch.ones_like(table, dtype=torch.bool).triu(1)]
-    return bool((lower == lower[0]).all() and (upper == upper[0]).all() and lower[0] != upper[0])
-
-
-def _builds_a_triangle(kind: type) -> bool:
-    """Whether its code makes a causal mask, or asks for one, under no condition."""
-    for function in vars(kind).values():
-        if not inspect.isfunction(function):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        except (OSError, TypeError, SyntaxError):
-            # Typed at a prompt: the names it uses are known, their conditions are not.
-            if TRIANGLES & set(function.__code__.co_names):
-                return True
-            continue
-        if any(_asks_for_causal(node) for node in _unconditional(tree)):
-            return True
-    return False
-
-
-def _unconditional(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.If | ast.IfExp):
-            yield child
-            yield from _unconditional(child)
-
-
-def _asks_for_causal(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    asked = any(
-        k.arg == "is_causal" and isinstance(k.value, ast.Constant) and k.value.value is True
-        for k in node.keywords
-    )
-    return asked or name in TRIANGLES

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from querykey.laws.bench import Setting
 from querykey.laws.blame import Blame, blame, describe
+from querykey.laws.derivative import RefusalError
 from querykey.laws.law import Finding, Law
-from querykey.laws.limitations import limitation
+from querykey.laws.limitations import by_design, limitation
 from querykey.laws.recorder import Call
 from querykey.laws.reproduction import reproduction
 from querykey.laws.specimen import Specimen
@@ -36,13 +38,15 @@ class _Tally:
 def judge(specimen: Specimen, law: Law, weights: str = "both") -> Finding:
     """The verdict; whatever the model raises becomes one."""
     try:
-        why_not = law.applies(specimen)
+        why_not = by_design(specimen, law.name) or law.applies(specimen)
         if why_not:
             doubt = specimen.doubt and law.name.startswith("causality")
             note = f"{why_not}; {specimen.doubt}" if doubt else why_not
             return Finding(law.name, "advice" if doubt else "not-applicable", note=note)
         tally = _tally(specimen, law, weights)
         return _verdict(specimen, law, tally)
+    except RefusalError as error:
+        return Finding(law.name, "not-applicable", note=str(error))
     except Exception as error:
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
             return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
@@ -57,7 +61,7 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
         if weights == "own":
             setting = replace(setting, weights="own")
         try:
-            for outcome in _outcomes(specimen, law, setting):
+            for outcome in _outcomes(specimen, law, setting, tally.failures):
                 tally.add(replace(outcome, base=setting), specimen.threshold)
         except Exception as error:
             if index == 0:
@@ -66,9 +70,25 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
     return tally
 
 
-def _outcomes(specimen: Specimen, law: Law, setting) -> Iterator[Outcome]:
+def _outcomes(
+    specimen: Specimen, law: Law, setting: Setting, failures: list[str]
+) -> Iterator[Outcome]:
+    """What each trial shows; one that raises says nothing, unless all do."""
+    raised, said = None, False
     for trial in law.trials(specimen, setting):
-        yield conduct(specimen, trial) if isinstance(trial, Trial) else trial
+        if not isinstance(trial, Trial):
+            yield trial
+            continue
+        try:
+            outcome = conduct(specimen, trial)
+        except Exception as error:
+            raised = raised or error
+            failures.append(f"{trial.what}: {last_line(error)[:120]}")
+            continue
+        said = True
+        yield outcome
+    if raised and not said:
+        raise raised
 
 
 def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
@@ -97,7 +117,7 @@ def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
         note=worst.note,
     )
     if not failing:
-        return replace(finding, note="")
+        return replace(finding, note=f"not tried: {tally.failures[0]}" if tally.failures else "")
     if not worst.advice:
         return _explained(specimen, law, finding, worst)
     found = worst.module
@@ -109,6 +129,9 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
     found = _blamed(specimen, worst)
     if found:
         finding = replace(finding, module=found.path, source=found.source)
+        meant = by_design(specimen, law.name, found.path)
+        if meant:
+            return replace(finding, verdict="not-applicable", note=meant)
     known = limitation(specimen, law.name, finding)
     if known:
         return replace(finding, verdict="limitation", note=f"{known} ({finding.note})")
@@ -118,8 +141,7 @@ def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -
             verdict="tie",
             note="gone with other weights and tokens: two values tied, and rounding chose",
         )
-    text = reproduction(specimen, worst.trial) if worst.trial else None
-    return replace(finding, repro=text)
+    return replace(finding, repro=reproduction(specimen, law.name, worst.trial))
 
 
 def _blamed(specimen: Specimen, outcome: Outcome) -> Blame | None:
@@ -140,7 +162,7 @@ def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
         bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={}, shaken=True)
         other = replace(specimen, bench=bench, drawn={}, known={})
         try:
-            trials = [t for t in _outcomes(other, law, worst.base) if t.note == worst.note]
+            trials = [t for t in _outcomes(other, law, worst.base, []) if t.note == worst.note]
         except Exception:
             return False
         if any(each.deviation > specimen.threshold for each in trials):

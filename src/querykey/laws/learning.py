@@ -8,20 +8,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from querykey.laws import sweeps
 from querykey.laws.batch import has_rows
 from querykey.laws.bench import Setting
 from querykey.laws.blame import Blame, source_of
-from querykey.laws.derivative import parameter_gradients, score, trained
+from querykey.laws.derivative import backward, parameter_gradients, score, trained
 from querykey.laws.law import Law
+from querykey.laws.limitations import by_design
 from querykey.laws.outputs import answers
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Outcome, Run, deviation
-
-FLAT = 0.35  # an entropy, relative to that of equal weights, below which attention is saturated
 
 
 def has_weights(specimen: Specimen) -> str:
@@ -45,13 +43,15 @@ def reaches(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         parts = [score(t) for _, t in answers(output) if t.requires_grad]
         if not parts:
             continue
-        torch.stack([part.double() for part in parts]).sum().backward()
+        backward(torch.stack([part.double() for part in parts]).sum())
         alive |= {n for n, p in trained(twin) if p.grad is not None and bool((p.grad != 0).any())}
         ran |= {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
     twin.zero_grad(set_to_none=True)
     setting = replace(setting, train=False)
     dead = [n for n, _ in trained(twin) if n not in alive]
     guilty = [n for n in dead if n.rpartition(".")[0] in ran]
+    free = [n for n in guilty if by_design(specimen, "gradient.reaches", n.rpartition(".")[0])]
+    guilty = [n for n in guilty if n not in free] or guilty  # what nobody vouches for comes first
     if not guilty:
         yield Outcome(0.0, None, setting)
         return
@@ -101,7 +101,7 @@ def tied(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     if not pairs:
         return
     tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
-    one = any(taken.weight is table for _, taken in pairs for table in tables)
+    one = any(taken.weight is table for given, taken in pairs for table in (given.weight, *tables))
     note = f"`{_tie_switch(model)}` is set, but the output layer has weights of its own"
     path = next(p for p, m in model.named_modules() if m is pairs[0][1])
     found = Blame(path, source_of(pairs[0][1]))
@@ -141,7 +141,7 @@ def accumulation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     twin.zero_grad(set_to_none=True)
     for row in range(batch):
         alone = specimen.answer(Run(specimen.take_rows(inputs, [row]), setting))
-        (alone[0] * weights[row].to(alone.dtype)).sum().backward()
+        backward((alone[0] * weights[row].to(alone.dtype)).sum())
     sums = {n: p.grad for n, p in trained(twin)}
     worst, name = _worst(whole, sums)
     found = _owner(twin, name) if worst > specimen.threshold else None
@@ -209,43 +209,6 @@ def _loss(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     yield Outcome(gap, None, setting, {}, None, note, found, advice=True)
 
 
-class _Spread(TorchFunctionMode):
-    """Measures how spread the weights are that softmax gives out over at least four keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entropies: list[float] = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "softmax" and out.dim() >= 3 and out.shape[-1] > 4:
-            weights = out.detach().double()
-            visible = (weights > 0).sum(-1)
-            entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
-            wide = visible >= 4
-            if wide.any():
-                self.entropies.append(float((entropy[wide] / visible[wide].log()).mean()))
-        return out
-
-
-def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """The spread of attention at the start; sharp weights let no gradient through."""
-    spread = _Spread()
-    run = Run(specimen.inputs(setting), setting)
-    bench = specimen.bench
-    with torch.no_grad(), bench.surroundings(bench.twin(setting), setting), spread:
-        bench.bind(bench.subject.on(bench.twin(setting)), specimen.complete(run))
-    if not spread.entropies:
-        return
-    lowest = min(spread.entropies)
-    note = (
-        f"attention is sharp at the start: its entropy is {lowest:.2f} of that of equal weights; "
-        "is the scale 1/sqrt(width) missing?"
-    )
-    sharp = lowest < FLAT
-    yield Outcome(1.0 if sharp else 0.0, None, setting, {}, None, note, advice=True)
-
-
 LAWS = (
     Law(
         "gradient.reaches",
@@ -273,14 +236,5 @@ LAWS = (
         lambda specimen: has_rows(specimen) or has_weights(specimen),
         accumulation,
         sweeps.once,
-    ),
-    Law(
-        "saturation",
-        "attention is spread at the start, so that gradients pass",
-        "none",
-        "the entropy of attention",
-        has_weights,
-        saturation,
-        sweeps.plain,
     ),
 )

@@ -1,4 +1,4 @@
-"""Published architectures that break a law by design: data, each with its reason."""
+"""What breaks a law by design: by its owner's word, or published so; each with its reason."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TABLE: tuple[Limitation, ...] = (
             "padding.*",
             "as published, a convolution or pooling over neighbours reads padding too",
         )
-        for name in ("convbert", "nystromformer", "mobilebert", "funnel", "yoso")
+        for name in ("convbert", "nystromformer", "mobilebert", "funnel")
     ),
     Limitation(
         "fnet", "dtype.agree", "torch has no Fourier transform in bfloat16", module="*Fourier*"
@@ -135,6 +135,18 @@ TABLE: tuple[Limitation, ...] = (
         note="*",
     ),
 )  # fmt: skip
+
+
+def by_design(specimen: Specimen, law: str, path: str | None = None) -> str:
+    """Why a law does not bind: its owner says so, or of a module above `path` that module does."""
+    model = specimen.bench.model
+    said = [specimen.bench.subject.breaks]
+    if path is not None:
+        parts = [] if path == "(model)" else path.split(".")
+        above = [model.get_submodule(".".join(parts[:n])) for n in range(len(parts) + 1)]
+        said = [getattr(module, "breaks_laws", {}) for module in above]
+    found = [why for each in said for name, why in each.items() if fnmatch.fnmatchcase(law, name)]
+    return f"by design: {found[0]}" if found else ""
 
 
 def limitation(specimen: Specimen, law: str, finding: Finding) -> str:

@@ -32,6 +32,8 @@ class Slot:
     def take(self, output: Any, batch: int) -> torch.Tensor:
         """The tensor as (batch, positions, rest), or (batch, rest) where it has no positions."""
         tensor = follow(output, self.path)
+        if not isinstance(tensor, torch.Tensor):  # a switch made it a part of something
+            tensor = next(each for _, each in answers(tensor))
         if self.flat:
             tensor = tensor.reshape(batch, -1, *tensor.shape[1:])
             return tensor.flatten(2) if tensor.dim() > 3 else tensor
@@ -75,6 +77,8 @@ def answers(output: Any) -> Iterator[tuple[Path, torch.Tensor]]:
 def follow(output: Any, path: Path) -> Any:
     """The part of an output at this place."""
     for key in path:
+        if isinstance(output, torch.Tensor):  # a switch left only this
+            break
         if isinstance(output, Mapping) or isinstance(key, int):
             output = output[key]
         else:

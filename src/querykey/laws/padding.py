@@ -13,6 +13,7 @@ from querykey.laws.bench import Inputs, Setting
 from querykey.laws.derivative import reach
 from querykey.laws.law import Law
 from querykey.laws.specimen import Specimen
+from querykey.laws.traits import REAL
 from querykey.laws.trial import Cells, Outcome, Run, Trial, cells, rows
 
 PADS = (0, 4, 7)  # how many tokens of each row are padding
@@ -127,12 +128,14 @@ def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Itera
             None,
             f"the row was given without its {'left' if left else 'right'} padding of {axis}",
             _inside(specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
+            # By torch's convention rows are padded on the right, and positions count from there.
+            advice=left and not any(REAL.search(mask.name) for mask in specimen.mask_for(axis)),
         )
 
 
 def _inside(specimen: Specimen, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:
-    """Real tokens of an encoder's input, where the padding is there."""
-    if axis == specimen.anatomy.axis:
+    """Real tokens of the padded input, where the answer's positions are not its."""
+    if axis == specimen.anatomy.axis and specimen.anatomy.sequential:
         return None
     return cells([tuple(c) for c in first]), cells([tuple(c) for c in second])
 

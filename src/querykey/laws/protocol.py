@@ -17,10 +17,11 @@ from querykey.laws.bench import Inputs, Setting
 from querykey.laws.outputs import Path, children, follow
 from querykey.laws.recorder import Recorder
 from querykey.laws.specimen import Specimen
+from querykey.laws.traits import MASKS
 from querykey.laws.trial import Run, deviation
 
 ARGUMENTS = re.compile(
-    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hx|h_?0|h|"
+    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
     r"hidden|mems|memory|carry|layer_past|prev\w*)$"
 )
 NOT_CACHES = re.compile(
@@ -29,6 +30,7 @@ NOT_CACHES = re.compile(
 CERTAIN = re.compile(r"past|cache|kv")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
+FEW = 4  # arguments without a telling name that are tried as the cache
 SPLITS = ((8, 4, 1), (12, 1))  # in chunks, and one token after all others
 
 
@@ -47,18 +49,27 @@ class Protocol:
         """The chunks' answers, joined."""
         assert run.chunks is not None
         twin = specimen.bench.twin(run.setting)
-        cache = self.make(twin, specimen.batch_of(run.inputs)) if self.make else None
+        cache = self.begin(specimen, run.setting, specimen.batch_of(run.inputs))
         answers, past = [], 0
         watch = recorder.watching(twin) if recorder else nullcontext()
         with watch:
             for size in run.chunks:
-                piece = self._piece(specimen, run, past, size)
-                output, cache = self._one(specimen, piece, run.setting, cache, past)
+                piece = self.piece(specimen, run, past, size)
+                output, cache = self.one(specimen, piece, run.setting, cache, past)
                 answers.append(specimen.take(output, piece))
                 past += size
         return torch.cat(answers, 1)
 
-    def _piece(self, specimen: Specimen, run: Run, past: int, size: int) -> Inputs:
+    def begin(self, specimen: Specimen, setting: Setting, batch: int) -> Any:
+        """The cache before the first token."""
+        if self.make is None:
+            return None
+        twin = specimen.bench.twin(setting)
+        with specimen.bench.surroundings(twin, setting):
+            return self.make(twin, batch)
+
+    def piece(self, specimen: Specimen, run: Run, past: int, size: int) -> Inputs:
+        """The inputs of a chunk, with the mask that covers its past."""
         piece = specimen.cut(run.inputs, past, past + size)
         for mask in specimen.mask_for(specimen.anatomy.axis):
             if mask.name in run.inputs:  # a mask covers the past too
@@ -71,13 +82,14 @@ class Protocol:
             piece[place.name] = run.inputs[place.name][..., past : past + size]
         return {**piece, **dict(run.setting.given)}
 
-    def _one(
+    def one(
         self, specimen: Specimen, piece: Inputs, setting: Setting, cache: Any, past: int
     ) -> tuple[Any, Any]:
+        """What one chunk gives, and the cache after it."""
         twin = specimen.bench.twin(setting)
         if self.step:
             with specimen.bench.surroundings(twin, setting):
-                return self.step(twin, piece, cache)
+                return self.step(twin, specimen.bench.placed(piece), cache)
         inputs = {**piece, **dict(self.given)}
         if self.argument and cache is not None:
             inputs[self.argument] = cache
@@ -106,7 +118,7 @@ def find_protocol(specimen: Specimen) -> Protocol | None:
     other = specimen.with_other(
         inputs, specimen.inputs(setting, seed=1), _first(setting.batch, setting.length, 8)
     )
-    working = None
+    working, recurs = None, _recurs(specimen.bench.model)
     with torch.no_grad():
         whole = specimen.remembered(Run(inputs, setting))
         for candidate in _candidates(specimen, inputs):
@@ -114,12 +126,18 @@ def find_protocol(specimen: Specimen) -> Protocol | None:
             if found is None:
                 continue
             answer, effective = found
-            if not effective and not CERTAIN.search(candidate.argument or ""):
+            if not effective and not (recurs or CERTAIN.search(candidate.argument or "")):
                 continue
             if effective and deviation(whole, answer)[0] < specimen.threshold:
                 return candidate
-            working = working or candidate
+            if not candidate.argument or ARGUMENTS.match(candidate.argument):
+                working = working or candidate  # a name that says nothing must prove itself
     return working
+
+
+def _recurs(model: nn.Module) -> bool:
+    """Whether it is made to carry a state, so that a state without effect is a fault."""
+    return any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules())
 
 
 def _first(batch: int, length: int, count: int) -> torch.Tensor:
@@ -152,11 +170,11 @@ def replace_cache(specimen: Specimen, protocol: Protocol) -> Specimen:
 
 def _candidates(specimen: Specimen, inputs: Inputs) -> Iterator[Protocol]:
     parameters = specimen.bench.parameters
-    arguments = [
-        name
-        for name, p in parameters.items()
-        if ARGUMENTS.match(name) and not NOT_CACHES.fullmatch(name) and p.default is None
-    ]
+    free = [n for n, p in parameters.items() if p.default is None and n not in inputs]
+    free = [name for name in free if not NOT_CACHES.fullmatch(name)]
+    arguments = [name for name in free if ARGUMENTS.match(name)]
+    if not arguments and len(free) <= FEW:
+        arguments = [name for name in free if not MASKS.match(name)]
     flags = tuple((name, True) for name in specimen.flags)
     counters = [n for n in parameters if STARTS.match(n)]
     starts = [*counters, None]
@@ -191,6 +209,23 @@ def _makers(specimen: Specimen) -> Iterator[Callable[[nn.Module, int], Any]]:
                 yield _making(name, arguments)
 
 
+def _readers(specimen: Specimen) -> Iterator[Callable[[nn.Module, Inputs], Any]]:
+    """Methods that make a cache of the other inputs, as a decoder's of what its encoder reads."""
+    names = {each.name for each in specimen.anatomy.others()}
+    for name in dir(type(specimen.bench.model)):
+        if MAKERS.match(name):
+            taken = set(inspect.signature(getattr(specimen.bench.model, name)).parameters)
+            if taken & names:
+                yield _reading(name, taken)
+
+
+def _reading(name: str, taken: set[str]) -> Callable[[nn.Module, Inputs], Any]:
+    def begin(model: nn.Module, inputs: Inputs) -> Any:
+        return getattr(model, name)(**{n: v for n, v in inputs.items() if n in taken})
+
+    return begin
+
+
 def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int], Any]:
     def make(model: nn.Module, batch: int) -> Any:
         sizes = {"batch": batch, "length": 64}
@@ -202,11 +237,12 @@ def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int],
 def _extending(specimen: Specimen) -> Iterator[Protocol]:
     """`extend(ids, state) -> (answer, state)`, beside a forward without a state."""
     main = specimen.anatomy.main.name
-    for make in _makers(specimen):
+    readers = list(_readers(specimen))
+    for begin in (*readers, *_makers(specimen)):
 
-        def step(model: Any, inputs: Inputs, cache: Any, make=make) -> tuple[Any, Any]:
-            rows = specimen.batch_of(inputs)
-            ids, state = inputs[main], make(model, rows) if cache is None else cache
+        def step(model: Any, inputs: Inputs, cache: Any, begin: Any = begin) -> tuple[Any, Any]:
+            of = inputs if begin in readers else specimen.batch_of(inputs)
+            ids, state = inputs[main], begin(model, of) if cache is None else cache
             names = [mask.name for mask in specimen.mask_for(specimen.anatomy.axis)]
             told = next((inputs[name] for name in names if name in inputs), None)
             if told is None or "real" not in inspect.signature(model.extend).parameters:

@@ -73,7 +73,7 @@ class Recorder:
             self.writer = call
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.live else tensor.detach().clone()
+        return tensor if self.live else tensor.detach().to("cpu", copy=True)
 
     @property
     def unfinished(self) -> Call | None:

@@ -13,12 +13,14 @@ from querykey.laws.trial import Cells, Run, Trial, conduct
 from querykey.targets import PRESETS
 
 
-def reproduction(specimen: Specimen, trial: Trial) -> str | None:
-    """Source code that prints the deviation; `model` is yours where no target's name is known."""
-    if not conduct(specimen, trial).deviation > specimen.threshold:
-        return None  # only a derivative shows it
-    if not _plain(specimen, trial):
-        return _by_law(specimen)
+def reproduction(specimen: Specimen, law: str, trial: Trial | None) -> str:
+    """Source code that shows the breach; `model` is yours where no target's name is known."""
+    if trial is None or not _plain(specimen, trial):
+        return _by_law(specimen, law)
+    outcome = conduct(specimen, trial)
+    if not outcome.deviation > specimen.threshold:
+        return _by_law(specimen, law)  # only a derivative shows it
+    row = outcome.where["sample"]
     width = trial.second.setting.weights
     how = "randomised" if width == "random" else "duplicate"
     lines = [
@@ -27,7 +29,8 @@ def reproduction(specimen: Specimen, trial: Trial) -> str | None:
         f"a, b = {_inputs(specimen, trial.first)}, {_inputs(specimen, trial.second)}",
         f"with torch.no_grad(), qk.laws.lifted(): x, y = "
         f"({_call(specimen, trial)} for given in (a, b))",
-        f"print((x{_index(trial.keep[0])} - y{_index(trial.keep[1])}).abs().max())  # 0 if lawful",
+        f"print((x{_index(trial.keep, 0, row)} - y{_index(trial.keep, 1, row)}).abs().max())"
+        "  # 0 if lawful",
     ]
     return "\n".join(lines)
 
@@ -43,12 +46,13 @@ def _plain(specimen: Specimen, trial: Trial) -> bool:
     return written and single and usual and batch_first and direct and specimen.bench.wide
 
 
-def _by_law(specimen: Specimen) -> str:
+def _by_law(specimen: Specimen, law: str) -> str:
     """The law itself is the shortest way to calls that cannot be written down."""
     return "\n".join(
         [
             "import querykey as qk",
-            f"report = qk.check({_target(specimen) or 'model'}, seed={specimen.bench.seed})",
+            f"report = qk.check({_target(specimen) or 'model'}, laws=[{law!r}], "
+            f"seed={specimen.bench.seed})",
             "print(report)",
         ]
     )
@@ -87,11 +91,13 @@ def _call(specimen: Specimen, trial: Trial) -> str:
     return f"model(**given){path}{shape}{move}"
 
 
-def _index(picked: Cells) -> str:
-    """Only the first row of the compared cells where there are several: enough to see it."""
-    row = picked.rows[0]
-    if picked.columns is None:
+def _index(keep: tuple[Cells, Cells], side: int, row: int) -> str:
+    """The cells of the row that deviates most, on one side of the comparison."""
+    picked = [n for n, r in enumerate(keep[0].rows) if r == row]
+    row = keep[side].rows[picked[0]]
+    columns = keep[side].columns
+    if columns is None:
         return f"[{row}]"
-    columns: list[Any] = [c for r, c in zip(picked.rows, picked.columns, strict=True) if r == row]
-    whole = columns == list(range(columns[0], columns[-1] + 1))
-    return f"[{row}, {columns[0]}:{columns[-1] + 1}]" if whole else f"[{row}, {columns}]"
+    chosen: list[Any] = [columns[n] for n in picked]
+    whole = chosen == list(range(chosen[0], chosen[-1] + 1))
+    return f"[{row}, {chosen[0]}:{chosen[-1] + 1}]" if whole else f"[{row}, {chosen}]"

@@ -119,7 +119,7 @@ class Specimen:
 
     def take(self, output: Any, inputs: Inputs) -> torch.Tensor:
         """The answer out of whatever was returned."""
-        return self.anatomy.slot.take(output, self.batch_of(inputs))
+        return self.anatomy.slot.take(output, self.batch_of(inputs)).cpu()
 
     def call(
         self,
@@ -142,7 +142,7 @@ class Specimen:
         if run.setting.embeds and self.embeds:
             main = self.anatomy.main.name
             table = self.bench.twin(run.setting).get_input_embeddings()  # type: ignore[operator]
-            inputs[self.embeds] = table(inputs.pop(main)).detach()
+            inputs[self.embeds] = table(inputs.pop(main).to(self.bench.device)).detach()
         return inputs
 
     def all_real(self, inputs: Inputs, axis: str) -> torch.Tensor:

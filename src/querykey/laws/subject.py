@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -15,7 +15,8 @@ class Subject:
     """A model with what its owner says about it; None means: find out by trying.
 
     `forward` is a module, a method of one, or a function that calls one (`lambda ids: net(ids)`);
-    the module in it is found, and a copy of it is called in its place.
+    the module in it is found, and a copy of it is called in its place. A module says for itself
+    what it breaks by design with an attribute of that form, `breaks_laws`.
     """
 
     forward: Callable[..., Any]
@@ -24,6 +25,7 @@ class Subject:
     padding: str | None = None  # the argument that is 1 (or True) for real tokens
     cache: Callable[..., Any] | None = None  # step(model, inputs, cache or None) -> output, cache
     ordered: bool | None = None  # False: nothing in it knows positions
+    breaks: Mapping[str, str] = field(default_factory=dict)  # laws it breaks by design, and why
     name: str = ""
 
     @property

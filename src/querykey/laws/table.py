@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from querykey.laws import agreement, basics, batch, caching, causality, learning, padding
+from querykey.laws import (
+    agreement,
+    basics,
+    batch,
+    caching,
+    causality,
+    generating,
+    learning,
+    padding,
+    precision,
+    saturation,
+)
 from querykey.laws.law import Law
 
 LAWS: tuple[Law, ...] = (
@@ -11,6 +22,9 @@ LAWS: tuple[Law, ...] = (
     *padding.LAWS,
     *batch.LAWS,
     *caching.LAWS,
+    *generating.LAWS,
     *agreement.LAWS,
+    *precision.LAWS,
     *learning.LAWS,
+    *saturation.LAWS,
 )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from querykey.laws.anatomy import Anatomy, length_of
-from querykey.laws.bench import Bench, Inputs, Setting
+from querykey.laws.bench import Bench, Inputs, Setting, backends_of
 from querykey.laws.specimen import MaskArgument, PositionArgument, Specimen
 from querykey.laws.trial import Run, deviation
 
-MASKS = re.compile(r"^((decoder_|encoder_|cross_)?attention_mask|(\w+_)?(key_)?pad(ding)?_mask|"
-                   r"mask|real|valid|is_pad(ding)?|src_mask|input_mask|token_mask)$")  # fmt: skip
+MASKS = re.compile(
+    r"^((decoder_|encoder_|cross_)?attention_mask|(\w+_)?(key_)?pad(ding)?_mask|mask|real|valid|"
+    r"is_pad(ding)?|(src|source|input|token|context|memory|key|kv)_mask)$"
+)
+ELSEWHERE = re.compile(r"^(src|source|context|memory|encoder|cross|key|kv)_(?!padding)")
 REAL = re.compile(r"attention_mask|real|valid")  # names whose meaning is settled: 1 is real
 HIDES = re.compile(r"key_padding_mask|is_pad")  # and those whose 1 is padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
@@ -73,7 +76,7 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
         elsewhere = name.startswith(("encoder_", "cross_")) and len(axes) < 2
         if not wanted or elsewhere or name in taken or plain is None:
             continue
-        options = list(_meanings(name, axes, said is not None))
+        options = list(_meanings(name, _nearest(specimen, name, axes), said is not None))
         fits = [(m, attempt(specimen, _given(specimen, inputs, m), setting)) for m in options]
         fits = [(m, answer) for m, answer in fits if answer is not None]
         neutral = [m for m, a in fits if deviation(plain, a)[0] < specimen.threshold]
@@ -88,7 +91,16 @@ def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
             yield chosen[0]
 
 
-def _meanings(name: str, axes: dict[str, None], said: bool) -> Iterator[MaskArgument]:
+def _nearest(specimen: Specimen, name: str, axes: Iterable[str]) -> list[str]:
+    """The lengths that a mask may cover, that of the input which its name speaks of first."""
+    first = name.split("_")[0]
+    named = [length_of(each) for each in specimen.anatomy.inputs if each.name.startswith(first)]
+    foreign = bool(ELSEWHERE.match(name))
+    near = [axis for axis in axes if (axis != specimen.anatomy.axis) == foreign]
+    return list(dict.fromkeys(axis for axis in [*named, *near, *axes] if axis))
+
+
+def _meanings(name: str, axes: Iterable[str], said: bool) -> Iterator[MaskArgument]:
     for axis in axes:
         for dtype in (torch.long, torch.bool) if said or not HIDES.search(name) else ():
             yield MaskArgument(name, axis, False, dtype)
@@ -160,11 +172,12 @@ def _embeds(specimen: Specimen) -> str | None:
 def _implementations(specimen: Specimen) -> tuple[str, ...]:
     """Ways to compute attention that the model can switch between."""
     model: Any = specimen.bench.twin()
-    if not hasattr(model, "set_attn_implementation"):
+    ours = dict.fromkeys(name for module in model.modules() for name in backends_of(module))
+    if not ours and not hasattr(model, "set_attn_implementation"):
         return ("math",)
     inputs = specimen.inputs(Setting())
     fits = []
-    for name in ("eager", "sdpa"):
+    for name in ours or ("eager", "sdpa"):
         try:
             answer = attempt(specimen, inputs, replace(Setting(), attention=name))
         except Exception:

@@ -81,5 +81,6 @@ def _forbidden(specimen: Specimen, run: Run, queries: int, keys: int) -> torch.T
     for mask in specimen.mask_for(specimen.anatomy.axis):
         if mask.name in run.inputs:
             real = run.inputs[mask.name][:, :keys].bool() ^ mask.hides
-            hidden = hidden | (real[:, keys - queries :, None] & ~real[:, None, :])
+            # What a query that is padding sees is nobody's matter.
+            hidden = (hidden | ~real[:, None, :]) & real[:, keys - queries :, None]
     return hidden

@@ -16,6 +16,7 @@ from querykey.models.config import (
     EncoderDecoderConfig,
     Learned,
     Sinusoidal,
+    Special,
     TokenHead,
 )
 from querykey.models.davit import DaViT, DaViTConfig, Stage
@@ -51,6 +52,7 @@ __all__ = [
     "PatchAutoencoder",
     "PatchAutoencoderConfig",
     "Sinusoidal",
+    "Special",
     "Stage",
     "TokenHead",
     "VisionTransformer",

@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from querykey.nn.config import ACTIVATIONS, among, positive
 from querykey.nn.mlp import activate
 
 
@@ -21,6 +22,10 @@ class Noise:
     """The model sees x + std * noise, and is to return x."""
 
     std: float
+
+    def __post_init__(self):
+        if not self.std >= 0:
+            raise ValueError(f"the noise's standard deviation is at least 0; got {self.std}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,15 @@ class AutoencoderConfig:
     activation: str = "relu"
     bias: bool = True
     corruption: Noise | Hide | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.hidden, tuple):
+            raise TypeError(f"hidden is a tuple of sizes, such as (32,); got {self.hidden!r}")
+        for name, size in (("inputs", self.inputs), ("latent", self.latent)):
+            positive(name, size)
+        for size in self.hidden:
+            positive("a hidden size", size)
+        among("activation", (self.activation,), ACTIVATIONS)
 
 
 class Layers(nn.Sequential):
@@ -81,6 +95,8 @@ class Autoencoder(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the latent vectors, (batch, latent)."""
+        if x.shape[-1:] != (self.config.inputs,):
+            raise ValueError(f"x wants (batch, {self.config.inputs}); got {tuple(x.shape)}")
         return self.encoder(x)
 
     def decode(self, latent: Tensor) -> Tensor:

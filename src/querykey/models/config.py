@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from querykey.attention.positions import ALiBi, Rotary
-from querykey.nn.config import BlockConfig
+from querykey.nn.config import BlockConfig, positive
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,9 @@ class Learned:
     count: int
     offset: int = 0  # rows of the table before that of the first position
     skip: int | None = None  # tokens with this id are not counted (RoBERTa's padding)
+
+    def __post_init__(self):
+        positive("count", self.count)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ Positions = Learned | Sinusoidal | Rotary | ALiBi | Distances | None
 
 
 @dataclass(frozen=True)
+class Special:
+    """Token ids with a meaning of their own: what begins a text, what ends it, what fills it up."""
+
+    bos: int | None = None
+    eos: tuple[int, ...] = ()  # generation stops at any of them
+    pad: int | None = None
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig:
     """How token ids become vectors: a table, times a scale, plus segment types, then a norm."""
 
@@ -43,6 +55,7 @@ class EmbeddingConfig:
     types: int = 0  # kinds of segments (BERT's sentence A and B); 0: none
     norm: bool = False
     scale: float = 1.0
+    special: Special = field(default_factory=Special)
 
     def __post_init__(self):
         if self.vocabulary < 1:
@@ -78,6 +91,9 @@ class EncoderConfig:
     head: TokenHead | ClassHead | None = None
     pooler: str | None = None  # the activation of a layer over the first real token, for `pooled`
 
+    def __post_init__(self):
+        positive("layers", self.layers)
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -91,6 +107,7 @@ class DecoderConfig:
     windows: int | tuple[int | None, ...] | None = None  # one for all layers, or one for each
 
     def __post_init__(self):
+        positive("layers", self.layers)
         if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
             raise ValueError(f"{self.layers} layers want as many windows; got {self.windows}")
 

@@ -20,7 +20,7 @@ from querykey.models.config import ClassHead
 from querykey.models.heads import ClassScores, initialise
 from querykey.models.vision import Pair, check_image
 from querykey.nn.attention import MultiHeadAttention
-from querykey.nn.config import AttentionConfig, MLPConfig
+from querykey.nn.config import AttentionConfig, MLPConfig, positive
 from querykey.nn.mlp import MLP
 
 
@@ -34,6 +34,8 @@ class Stage:
     stride: int = 2
 
     def __post_init__(self):
+        for name in ("width", "heads", "depth", "stride"):
+            positive(name, getattr(self, name))
         if self.width % self.heads:
             raise ValueError(f"{self.width} channels do not split into {self.heads} heads")
 
@@ -49,6 +51,9 @@ class DaViTConfig:
     head: ClassHead | None = None
 
     def __post_init__(self):
+        positive("the number of stages", len(self.stages))
+        for side in self.window:
+            positive("a side of the window", side)
         stride = math.prod(stage.stride for stage in self.stages)
         for name, side in zip(("height", "width"), self.image, strict=True):
             if side < 1 or side % stride:

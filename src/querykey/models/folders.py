@@ -53,6 +53,16 @@ def read_settings(folder: Path) -> Settings:
         raise FolderError(f"{folder}: there is no such folder")
     if not file.is_file():
         raise FolderError(f"{file}: there is no such file; a folder of weights has one")
+    return _read_object(file)
+
+
+def read_generation(folder: Path) -> Settings:
+    """Return generation_config.json, empty where the folder has none."""
+    file = folder / "generation_config.json"
+    return _read_object(file) if file.is_file() else {}
+
+
+def _read_object(file: Path) -> Settings:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -130,6 +140,8 @@ def write_folder(
     folder: Path, settings: Settings, tensors: Mapping[str, torch.Tensor], shard_bytes: int
 ) -> None:
     """Write config.json and the tensors, in shards where they are larger than `shard_bytes`."""
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder}: this is a file, and a folder of weights is to be written")
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     for name, tensor in tensors.items():

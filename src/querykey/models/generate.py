@@ -14,7 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from querykey.models.config import Special
 from querykey.nn.lean import lean
+
+PAYS = 32  # new tokens from which it pays to prepare the products of a model
+ROOMY = 2**32  # bytes of weights up to which a second copy of them is nothing to ask about
+ROOM = 2048  # new tokens for which memory is taken at once; it grows beyond
 
 
 @dataclass(frozen=True)
@@ -62,16 +67,20 @@ def generate(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    stop: int | Collection[int] = (),
+    stop: int | Collection[int] | None = None,
     seed: int | None = None,
 ) -> Tensor:
     """Return the prompts (batch, tokens) with up to `max_new_tokens` more tokens behind each.
 
     `real` (batch, tokens) is True for real tokens of the prompts, padded at either end. A row ends
-    with its first stop token, which is repeated to fill the row. Without a temperature the largest
-    score is taken, or, where top_k or top_p is given, a token is drawn at temperature 1. A model
-    with an encoder reads the prompts there and returns what its decoder begins with, then says.
+    with its first stop token: one of `stop`, or unless given, of those that the model's config
+    names. What follows in the row is padding: the config's, or the stop token again. Without a
+    temperature the largest score is taken, or, where top_k or top_p is given, a token is drawn at
+    temperature 1. A model with an encoder reads the prompts there and returns what its decoder
+    begins with, then says.
     """
+    check_decodes(model)
+    _check_prompt(ids, real)
     first, new = _first(model, ids), []
     for tokens in stream(
         model, ids, max_new_tokens=max_new_tokens, real=real, temperature=temperature,
@@ -90,22 +99,36 @@ def stream(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    stop: int | Collection[int] = (),
+    stop: int | Collection[int] | None = None,
     seed: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield the next token of every row, (batch,), as soon as it is known; see `generate`."""
     check_decodes(model)
+    _check_prompt(ids, real)
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens is at least 0; got {max_new_tokens}")
+    if temperature is None:
+        temperature = 0.0 if top_k is None and top_p is None else 1.0
+    choice = Choice(temperature, top_k, top_p)
+    if stop is None:
+        stop = special_tokens(model).eos
+    stops = (stop,) if isinstance(stop, int) else tuple(stop)
+    if not all(isinstance(each, int) for each in stops):
+        raise TypeError(f"stop is a token id, or several; got {stop!r}")
+    return _stream(model, ids, max_new_tokens, real, choice, stops, seed)
+
+
+def _check_prompt(ids: Any, real: Any) -> None:
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}")
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(
             f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
         )
+    if real is not None and real.shape != ids.shape:
+        raise ValueError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
     if real is not None and not bool((real != 0).any(1).all()):
         raise ValueError("every prompt has at least one real token")
-    if temperature is None:
-        temperature = 0.0 if top_k is None and top_p is None else 1.0
-    choice = Choice(temperature, top_k, top_p)
-    stops = (stop,) if isinstance(stop, int) else tuple(stop)
-    return _stream(model, ids, max_new_tokens, real, choice, stops, seed)
 
 
 def _stream(
@@ -117,16 +140,18 @@ def _stream(
     stops: tuple[int, ...],
     seed: int | None,
 ) -> Iterator[Tensor]:
-    model, generator = lean(model), None
+    fill, generator = special_tokens(model).pad, None
     if seed is not None:
         generator = torch.Generator(ids.device).manual_seed(seed)
+    pays = count >= PAYS and sum(each.nbytes for each in model.parameters()) <= ROOMY
+    model, state, tokens = lean(model, len(ids) if pays else 0), None, None
+    ending = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    state = tokens = None
     for _ in range(count):
         # Not around the yield: the caller's code would run without gradients too.
         with torch.inference_mode():
             if tokens is None:
-                given, state = model.begin(ids, real, ids.shape[1] + count)
+                given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
                 hidden, state = model.step(given, state, real if given is ids else None)
                 last = _last(hidden, real if given is ids else None)
             else:
@@ -134,8 +159,9 @@ def _stream(
                 last = hidden[:, -1]
             chosen = choice(model.scores(last), generator)
             if stops:
-                chosen = chosen if tokens is None else torch.where(ended, tokens, chosen)
-                ended = ended | torch.isin(chosen, torch.tensor(stops, device=ids.device))
+                if tokens is not None:
+                    chosen = torch.where(ended, tokens if fill is None else fill, chosen)
+                ended = ended | (chosen[:, None] == ending).any(1)
             tokens = chosen
         yield tokens.clone()
         if stops and bool(ended.all()):
@@ -154,6 +180,11 @@ def _last(hidden: Tensor, real: Tensor | None) -> Tensor:
 def _first(model: Any, ids: Tensor) -> Tensor:
     start = getattr(model.config, "start", None)
     return ids if start is None else torch.full_like(ids[:, :1], start)
+
+
+def special_tokens(model: Any) -> Special:
+    """Return the special tokens of what a model says."""
+    return getattr(model.config, "decoder", model.config).embedding.special
 
 
 def check_decodes(model: nn.Module) -> None:

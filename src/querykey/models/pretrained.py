@@ -7,17 +7,24 @@ save(model, "copy")         # a folder that `transformers` loads, where it has s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from querykey.models.build import build
-from querykey.models.config import DecoderConfig
+from querykey.models.build import MODELS, build
+from querykey.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Special
 from querykey.models.families import FAMILIES
-from querykey.models.families.table import Family, FolderError, Row, Settings
-from querykey.models.folders import Tensors, read_settings, read_tensors, write_folder
+from querykey.models.families.table import Family, FolderError, Row, Settings, read_special
+from querykey.models.folders import (
+    Tensors,
+    read_generation,
+    read_settings,
+    read_tensors,
+    write_folder,
+)
 from querykey.models.records import from_record, to_record
 from querykey.nn.config import AttentionConfig
 
@@ -33,7 +40,7 @@ def load(
     family = _family(settings, folder)
     tensors = read_tensors(folder)
     try:
-        config = _config(settings, family, tensors.names)
+        config = _told(_config(settings, family, tensors.names), read_generation(folder))
         with torch.device("meta"):
             model = build(config)
     except FolderError as error:
@@ -56,6 +63,8 @@ def load(
 def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) -> None:
     """Write a folder that `load` reads, and `transformers` too where it has such a model."""
     config: Any = getattr(model, "config", None)
+    if type(config) not in MODELS:
+        raise TypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
     family, settings = _expressed(config)
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     ours = {name: tensor.detach().cpu() for name, tensor in _stored(model)}
@@ -107,10 +116,15 @@ def _filled(record: Any) -> Any:
         kv_heads, key_dim, value_dim = attention.sizes(record["width"])
         record["attention"] |= {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
         record["attention"]["biases"] = sorted(attention.biases)
+        # Not every family knows of every dropout; it is no part of what a model computes.
+        record["attention"]["dropout"] = 0.0
         record |= {"residual": sorted(record["residual"]), "dropout": 0.0}
     if record["is"] == "DecoderConfig":
         config: DecoderConfig = from_record(record)
         record["windows"] = list(config.window_of_each)
+    if record["is"] == "EncoderConfig" and isinstance(record["positions"], dict):
+        skipped = record["positions"].get("skip")  # RoBERTa has one id for both
+        record["embedding"]["special"] |= {} if skipped is None else {"pad": skipped}
     return record
 
 
@@ -129,6 +143,27 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
     if family is None:
         return from_record(settings.get("config"))
     return family.read(family.defaults | settings, names)
+
+
+def _told(config: Any, said: Settings) -> Any:
+    """Return the config with the special tokens of generation_config.json, which come first."""
+    if isinstance(config, EncoderDecoderConfig):
+        start = said.get("decoder_start_token_id")
+        return replace(
+            config,
+            encoder=_told(config.encoder, said),
+            decoder=_told(config.decoder, said),
+            start=config.start if start is None else start,
+        )
+    if not isinstance(config, EncoderConfig | DecoderConfig):
+        return config
+    new, old = read_special(said), config.embedding.special
+    special = Special(
+        old.bos if new.bos is None else new.bos,
+        new.eos or old.eos,
+        new.pad if old.pad is None else old.pad,  # which RoBERTa counts positions by
+    )
+    return replace(config, embedding=replace(config.embedding, special=special))
 
 
 def _stored(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -73,11 +74,8 @@ def probe(
             "`pip install scikit-learn` adds it"
         ) from None
 
-    inputs, labels = data
+    inputs, y = _checked(data, seeds, test_share)
     x = features(model, inputs, batch).numpy()
-    y = torch.as_tensor(labels).cpu().numpy()
-    if len(x) != len(y):
-        raise ValueError(f"there are {len(x)} inputs and {len(y)} labels")
     scores = []
     for seed in range(seeds):
         split = train_test_split(x, y, test_size=test_share, random_state=seed, stratify=y)
@@ -85,14 +83,36 @@ def probe(
         classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
         classifier.fit(x_train, y_train)
         scores.append(float(classifier.score(x_test, y_test)))
-    _, counts = torch.as_tensor(y).unique(return_counts=True)
+    counts = np.unique(y, return_counts=True)[1]
     return Probe(tuple(scores), float(counts.max() / counts.sum()))
+
+
+def _checked(data: Any, seeds: int, test_share: float) -> tuple[tuple[Any, ...], np.ndarray]:
+    """Return inputs and labels, or say what keeps a classifier from being fitted."""
+    if not (isinstance(data, tuple) and len(data) == 2):
+        raise TypeError(f"probe wants data (inputs, labels); got {type(data).__name__}")
+    inputs, labels = _several(data[0]), data[1]
+    y = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if y.ndim != 1 or y.dtype.kind == "f":
+        raise ValueError(f"labels are classes, one for each input; got {y.dtype} {y.shape}")
+    if len(inputs[0]) != len(y):
+        raise ValueError(f"there are {len(inputs[0])} inputs and {len(y)} labels")
+    names, counts = np.unique(y, return_counts=True)
+    if len(names) < 2 or counts.min() < 2:
+        few = "there are no two" if len(names) < 2 else f"there is one of {names[counts.argmin()]}"
+        raise ValueError(f"probe wants two classes or more, and two inputs of each; {few}")
+    if seeds < 1 or not 0 < test_share < 1:
+        raise ValueError(
+            f"probe wants one seed or more and a test share between 0 and 1; "
+            f"got {seeds} and {test_share}"
+        )
+    return inputs, y
 
 
 def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
     """Return one vector per input, (examples, width), in float64; the model stays as it was."""
     parts = tuple(torch.as_tensor(part) for part in _several(inputs))
-    where = next(iter(model.parameters()), torch.empty(0)).device
+    like = next(iter(model.parameters()), torch.empty(0))
     modes = [(module, module.training) for module in model.modules()]
     run = getattr(model, "encode", None) or getattr(model, "hidden", None) or model
     found = []
@@ -100,7 +120,7 @@ def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
     try:
         with torch.no_grad():
             for first in range(0, len(parts[0]), batch):
-                piece = [part[first : first + batch].to(where) for part in parts]
+                piece = [_beside(part[first : first + batch], like) for part in parts]
                 real = piece[1] if len(piece) > 1 else None
                 found.append(_one_each(run(*piece), real).double().cpu())
     finally:
@@ -110,7 +130,14 @@ def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
 
 
 def _several(inputs: Any) -> tuple[Any, ...]:
+    if isinstance(inputs, list) and all(isinstance(each, Tensor) for each in inputs):
+        return tuple(inputs)
     return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def _beside(part: Tensor, like: Tensor) -> Tensor:
+    """Bring a piece of the inputs to the model: its device, and its dtype where both are floats."""
+    return part.to(like if part.is_floating_point() and like.is_floating_point() else like.device)
 
 
 def _one_each(out: Tensor, real: Tensor | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from querykey.models.families.table import FolderError
-from querykey.models.generate import check_decodes, stream
+from querykey.models.generate import check_decodes, special_tokens, stream
 from querykey.models.pretrained import load
 
 BYTES = 256
@@ -68,11 +67,10 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model, the codec of its texts, and the ids that end one."""
+    """A model, and the codec of its texts."""
 
     model: nn.Module
     codec: Codec
-    stop: tuple[int, ...]
 
     @classmethod
     def of(cls, folder: str | Path) -> Speaker:
@@ -92,14 +90,14 @@ class Speaker:
                     f"{folder}: there is no tokenizer.json, and a vocabulary of {known} is too "
                     f"small for the {BYTES} bytes"
                 )
-            return cls(model, Bytes(), _stops(folder, known))
+            return cls(model, Bytes())
         codec = Tokens(file)
         size = codec.tokenizer.get_vocab_size()
         if size > known:
             raise FolderError(
                 f"{file}: it has {size} tokens, and the vocabulary of config.json has {known}"
             )
-        return cls(model, codec, _stops(folder, known))
+        return cls(model, codec)
 
     def say(
         self,
@@ -118,9 +116,9 @@ class Speaker:
         shown = ""
         for token in stream(
             self.model, torch.tensor([ids]), max_new_tokens=tokens, temperature=temperature,
-            top_k=top_k, top_p=top_p, stop=self.stop, seed=seed,
+            top_k=top_k, top_p=top_p, seed=seed,
         ):  # fmt: skip
-            if int(token) in self.stop:
+            if int(token) in special_tokens(self.model).eos:
                 break
             said.append(int(token))
             text = self.codec.decode(said)
@@ -131,19 +129,3 @@ class Speaker:
         rest = self.codec.decode(said)
         if len(rest) > len(shown):
             yield rest[len(shown) :]
-
-
-def _stops(folder: Path, known: int) -> tuple[int, ...]:
-    """Return the ids that end a text, from generation_config.json or config.json."""
-    for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        if not file.is_file():
-            continue
-        try:
-            found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError):
-            raise FolderError(f"{file}: this is no JSON object") from None
-        if found is not None:
-            ids = found if isinstance(found, list) else [found]
-            return tuple(each for each in ids if each < known)
-    return ()

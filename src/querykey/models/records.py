@@ -15,7 +15,7 @@ KNOWN = {
     kind.__name__: kind
     for kind in (
         config.DecoderConfig, config.EncoderConfig, config.EncoderDecoderConfig,
-        config.EmbeddingConfig, config.TokenHead, config.ClassHead, config.Learned,
+        config.EmbeddingConfig, config.Special, config.TokenHead, config.ClassHead, config.Learned,
         config.Sinusoidal, config.Distances, positions.Rotary, positions.ALiBi,
         blocks.AttentionConfig, blocks.MLPConfig, blocks.NormConfig, blocks.BlockConfig,
         mechanisms.Softmax, mechanisms.Argmax, mechanisms.Kernel, features.Quadratic,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from querykey.models.config import ClassHead
 from querykey.models.heads import ClassScores, initialise
 from querykey.nn.block import Block
-from querykey.nn.config import BlockConfig
+from querykey.nn.config import BlockConfig, positive
 from querykey.nn.mlp import activate
 from querykey.nn.norms import make_norm
 
@@ -33,6 +33,7 @@ class VisionTransformerConfig:
     pooler: str | None = None  # the activation of a layer over the first token, for `pooled`
 
     def __post_init__(self):
+        positive("layers", self.layers)
         for name, side, part in zip(("height", "width"), self.image, self.patch, strict=True):
             if part < 1 or side < 1 or side % part:
                 raise ValueError(

@@ -7,14 +7,20 @@ decoding         out, state = attention.extend(x, state)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from querykey.attention.heads import repeat_heads
 from querykey.attention.masks import FULL, Mask, Padding
+from querykey.attention.mechanisms import Argmax
 from querykey.attention.positions import Bias, Rotary
+from querykey.attention.reference import weighted_sum, weights
 from querykey.attention.state import State, empty_state
+from querykey.attention.state import follow as follow_by
+from querykey.attention.states import Ways
 from querykey.backends.dispatch import attend
 from querykey.backends.step import follow
 from querykey.nn.config import AttentionConfig
@@ -24,6 +30,8 @@ Turns = tuple[Any, Any]  # what Rotary.turns returns
 
 class MultiHeadAttention(nn.Module):
     """Queries, keys and values of several heads, attention between them, and the heads joined."""
+
+    backends = ("reference", "sdpa", "chunked", "triton")  # what `backend` may be, beside auto
 
     def __init__(
         self,
@@ -40,12 +48,16 @@ class MultiHeadAttention(nn.Module):
         self.config, self.mask, self.bias = config, mask, bias
         self.rotary, self.backend = rotary, backend
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
-        source_width = width if source_width is None else source_width
+        source = width if source_width is None else source_width
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
         self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
-        self.k = nn.Linear(source_width, self.kv_heads * self.key_dim, bias=added)
-        self.v = nn.Linear(source_width, self.kv_heads * self.value_dim, bias=added)
+        self.k = nn.Linear(source, self.kv_heads * self.key_dim, bias=added)
+        self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
         self.o = nn.Linear(inner, width, bias="output" in config.biases) if config.output else None
+        self.drop = nn.Dropout(config.dropout) if config.dropout else None
+        # In a lean twin, one product for three; the tokens of a source are projected alone.
+        self.fused = ("qkv", ("q", "k", "v") if source_width is None else ())
+        self.qkv: Callable[[Tensor], Tensor] | None = None
 
     def forward(
         self,
@@ -65,21 +77,22 @@ class MultiHeadAttention(nn.Module):
         (out, state after x) is returned. What all layers of a model share can be handed in: `bias`,
         and the rotary `turns` of these positions.
         """
-        q = _split(self.q(x), self.config.heads)
         if source is not None:
             memory = self.memory(source)
         if memory is not None:
-            return self._attend(q, *memory, real, self.bias)
-        k, v = self.memory(x)
-        if self.rotary is not None:
-            if turns is None:
-                turns = self.rotary.turns(token_positions(x, state, real), q)
-            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+            return self._attend(_split(self.q(x), self.config.heads), *memory, real, self.bias)
+        if self.rotary is not None and turns is None:
+            like = x.new_empty(1, self.key_dim)
+            turns = self.rotary.turns(token_positions(x, state, real), like)
+        q, k, v = self._projected(x, turns)
         bias = self.bias if bias is None else bias
         if state is None:
             return self._attend(q, k, v, real, bias)
         self._check_state(q, state)
-        out, state = follow(q, k, v, state, real, bias=bias, backend=self.backend)
+        if self.drop is not None and self.drop.training:
+            out, state = follow_by(q, k, v, state, real, bias=bias, ways=Ways(self._attend_some))
+        else:
+            out, state = follow(q, k, v, state, real, bias=bias, backend=self.backend)
         return self._join(out), state
 
     def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
@@ -100,12 +113,35 @@ class MultiHeadAttention(nn.Module):
         """Return the keys and values of the tokens of `source`, split into heads."""
         return _split(self.k(source), self.kv_heads), _split(self.v(source), self.kv_heads)
 
+    def _projected(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of the tokens x, split into heads and turned."""
+        heads, rotary = self.config.heads, self.rotary
+        if self.qkv is not None and self.key_dim == self.value_dim:
+            both = heads + self.kv_heads
+            qkv = _split(self.qkv(x), both + self.kv_heads)
+            if rotary is None or turns is None:
+                q, k, v = qkv.tensor_split((heads, both), 1)
+                return q, k, v
+            qk, v = qkv.tensor_split((both,), 1)
+            q, k = rotary.turned(qk, turns).to(v.dtype).tensor_split((heads,), 1)
+            return q, k, v
+        q, (k, v) = _split(self.q(x), heads), self.memory(x)
+        if rotary is not None and turns is not None:
+            # Under autocast the turns are in float32, and the values are not.
+            q, k = (rotary.turned(x, turns).to(v.dtype) for x in (q, k))
+        return q, k, v
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
         mask = self.mask if real is None else self.mask & Padding(real)
-        out = attend(
-            q, k, v, mechanism=self.config.mechanism, mask=mask, bias=bias, backend=self.backend
-        )
-        return self._join(out)
+        options = {"mechanism": self.config.mechanism, "mask": mask, "bias": bias}
+        if self.drop is not None and self.drop.training:
+            return self._join(self._attend_some(q, k, v, **options))
+        return self._join(attend(q, k, v, **options, backend=self.backend))
+
+    def _attend_some(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Attend with some of the weights dropped: they are all written out for it."""
+        assert self.drop is not None
+        return weighted_sum(self.drop(weights(q, k, **options)), repeat_heads(v, q.shape[1]))
 
     def _check_state(self, q: Tensor, state: State) -> None:
         """Projections fit each other; what is left to ask is whether the state fits them."""
@@ -120,6 +156,13 @@ class MultiHeadAttention(nn.Module):
     def _join(self, out: Tensor) -> Tensor:
         joined = out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
         return joined if self.o is None else self.o(joined)
+
+    @property
+    def breaks_laws(self) -> dict[str, str]:
+        """What `qk check` is told that it breaks by design, and why."""
+        if not isinstance(self.config.mechanism, Argmax):
+            return {}
+        return {"gradient.reaches": "the choice of the best key has no derivative (Argmax)"}
 
     def extra_repr(self) -> str:
         """Name what no submodule shows."""

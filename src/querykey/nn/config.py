@@ -21,15 +21,19 @@ class AttentionConfig:
     mechanism: Mechanism = field(default_factory=Softmax)
     output: bool = True  # a projection after the heads are joined
     biases: tuple[Literal["qkv", "output"], ...] = ("qkv", "output")
+    dropout: float = 0.0  # of softmax's weights, while training
 
     def __post_init__(self):
-        _positive("heads", self.heads)
+        positive("heads", self.heads)
+        share("dropout", self.dropout)
+        if self.dropout and not isinstance(self.mechanism, Softmax):
+            raise ValueError(f"dropout is of softmax's weights; {self.mechanism} has none")
         for name in ("kv_heads", "key_dim", "value_dim"):
             if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
+                positive(name, getattr(self, name))
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key heads evenly")
-        _among("biases", self.biases, ("qkv", "output"))
+        among("biases", self.biases, ("qkv", "output"))
 
     def sizes(self, width: int) -> tuple[int, int, int]:
         """Return key heads, key size and value size for tokens of so many features."""
@@ -58,8 +62,8 @@ class MLPConfig:
     bias: bool = True
 
     def __post_init__(self):
-        _positive("hidden", self.hidden)
-        _among("activation", (self.activation,), ACTIVATIONS)
+        positive("hidden", self.hidden)
+        among("activation", (self.activation,), ACTIVATIONS)
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class NormConfig:
     epsilon: float = 1e-5
 
     def __post_init__(self):
-        _among("kind", (self.kind,), ("layer", "rms", "batch", "none"))
-        _among("place", (self.place,), ("before", "after"))
+        among("kind", (self.kind,), ("layer", "rms", "batch", "none"))
+        among("place", (self.place,), ("before", "after"))
 
 
 PRESETS = ("bare", "residual", "post-norm", "pre-norm")
@@ -91,14 +95,13 @@ class BlockConfig:
     mlp: MLPConfig
     norm: NormConfig = field(default_factory=NormConfig)
     residual: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
-    dropout: float = 0.0  # of what each part adds; never of attention's weights
+    dropout: float = 0.0  # of what each part adds, while training
 
     def __post_init__(self):
-        _positive("width", self.width)
-        _among("residual", self.residual, ("attention", "mlp"))
+        positive("width", self.width)
+        among("residual", self.residual, ("attention", "mlp"))
         self.attention.sizes(self.width)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is a share, from 0 to below 1; got {self.dropout}")
+        share("dropout", self.dropout)
 
     @classmethod
     def preset(
@@ -110,7 +113,7 @@ class BlockConfig:
         residual: f(A(x) + x), document 004's equation 7.
         post-norm: the original diagram. pre-norm: what today's models do.
         """
-        _among("name", (name,), PRESETS)
+        among("name", (name,), PRESETS)
         hidden = 4 * width if hidden is None else hidden
         if name in ("bare", "residual"):
             mechanism = Softmax(scale=1.0) if name == "bare" else Softmax()
@@ -124,12 +127,20 @@ class BlockConfig:
         return cls(width, AttentionConfig(heads), MLPConfig(hidden))
 
 
-def _positive(name: str, value: int) -> None:
+def positive(name: str, value: int) -> None:
+    """Refuse a size below 1."""
     if value < 1:
         raise ValueError(f"{name} is at least 1; got {value}")
 
 
-def _among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+def share(name: str, value: float) -> None:
+    """Refuse what is no share of a whole that leaves something."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is a share, from 0 to below 1; got {value}")
+
+
+def among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of those known."""
     for value in values:
         if value not in known:
             raise ValueError(f"{name}: there is no {value!r} (there is {', '.join(known)})")

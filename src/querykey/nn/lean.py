@@ -1,7 +1,9 @@
-"""A module's own code without nn.Module's machinery around it, for decoding small models.
+"""A module's own code without nn.Module's machinery around it, for decoding.
 
 Calling a module and looking up its parts takes torch longer than a small matrix product. A lean
-twin runs the very same `forward`, with plain attributes and plain calls, on the same tensors.
+twin runs the very same `forward`, with plain attributes and plain calls. Its matrix products can be
+prepared for one token of every row at a time: those of one input, which a module names in `fused`,
+become one, and on a CPU the weights are laid out so that they are read up to twice as fast.
 """
 
 from __future__ import annotations
@@ -11,32 +13,44 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
+WIDE = (torch.float32, torch.float64)
+Product = Callable[[Tensor], Tensor]
 
-def lean(module: nn.Module) -> Any:
-    """Return a twin that shares the module's tensors, for use while these stay where they are.
 
-    Modules that somebody watches through hooks, and those of torch that are not listed here, stay
-    themselves.
+def lean(module: nn.Module, rows: int = 0) -> Any:
+    """Return a twin of the module, for use while its tensors stay what they are.
+
+    Its products are prepared for so many `rows`, 0 for not at all: that takes up to as much memory
+    again as the weights. Modules that somebody watches through hooks, and those of torch that are
+    not listed here, stay themselves.
     """
     if _is_watched(module):
         return module
     if type(module) is nn.Linear:
-        return _linear(module)
+        return _product(module.weight, module.bias, rows)
     if type(module) is nn.LayerNorm:
         return _layer_norm(module)
     if type(module) is nn.RMSNorm:
         return _rms_norm(module)
+    if type(module) is nn.Dropout and not module.training:
+        return None
     if type(module) is nn.ModuleList:
-        return [lean(each) for each in module]
+        return [lean(each, rows) for each in module]
     if not type(module).__module__.startswith("querykey.") or not _is_plain(type(module)):
         return module
     twin = object.__new__(_twin_of(type(module)))
-    parts = {name: part and lean(part) for name, part in module._modules.items()}
-    own = {name: value for name, value in vars(module).items() if name not in _MACHINERY}
-    twin.__dict__.update(own | module._parameters | module._buffers | parts)
+    twin.__dict__.update(own for own in vars(module).items() if own[0] not in _MACHINERY)
+    twin.__dict__.update(module._parameters | module._buffers)
+    name, names = getattr(module, "fused", ("", ()))
+    joined = _joined([getattr(module, each) for each in names], rows)
+    for each, part in module._modules.items():
+        alone = joined is None or each not in names
+        setattr(twin, each, part and lean(part, rows if alone else 0))
+    if joined is not None:
+        setattr(twin, name, joined)
     return twin
 
 
@@ -62,22 +76,57 @@ def _twin_of(kind: type) -> type:
 _NOT_SHARED = ("__dict__", "__weakref__", "__init__")
 
 
-def _linear(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    weight, bias, product = module.weight, module.bias, F.linear
-    return lambda x: product(x, weight, bias)
+def _product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
+    if rows > 1 and _can_be_packed(weight):
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
+        run = torch.ops.mkldnn._linear_pointwise.default
+        return lambda x: run(x, packed, bias, "none", [], "")
+    wide = weight.shape[0] > weight.shape[1] and weight.dtype in WIDE
+    if rows == 1 and wide and weight.device.type == "cpu":
+        # The entries of a column together: one token's product reads them up to twice as fast.
+        weight = weight.detach().t().contiguous().t()
+    linear = F.linear
+    return lambda x: linear(x, weight, bias)
 
 
-def _layer_norm(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
+def _can_be_packed(weight: Tensor) -> bool:
+    ops = torch.ops.mkldnn
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+        and hasattr(ops, "_reorder_linear_weight")
+        and hasattr(ops, "_linear_pointwise")
+    )
+
+
+def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
+    """Return one product for several of the same input; None where that does not pay."""
+    parts = [each for each in modules if type(each) is nn.Linear and not _is_watched(each)]
+    inputs = {(each.in_features, each.bias is None) for each in parts}
+    if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1:
+        return None
+    weight = torch.cat([each.weight.detach() for each in parts])
+    biases = [each.bias.detach() for each in parts if each.bias is not None]
+    return _product(weight, torch.cat(biases) if biases else None, rows)
+
+
+def _layer_norm(module: nn.LayerNorm) -> Product:
     shape, weight, bias = module.normalized_shape, module.weight, module.bias
     epsilon, norm = module.eps, torch.layer_norm
     return lambda x: norm(x, shape, weight, bias, epsilon)
 
 
-def _rms_norm(module: nn.RMSNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    shape, weight, epsilon, norm = (
-        module.normalized_shape,
-        module.weight,
-        module.eps,
-        torch.rms_norm,
-    )
-    return lambda x: norm(x, shape, weight, epsilon)
+def _rms_norm(module: nn.RMSNorm) -> Product:
+    shape, weight, epsilon = module.normalized_shape, module.weight, module.eps
+    if weight is None or epsilon is None or len(shape) > 1 or weight.dtype not in WIDE:
+        return lambda x: torch.rms_norm(x, shape, weight, epsilon)
+    # torch's own takes nine steps on a CPU.
+    length, share = torch.linalg.vector_norm, 1 / weight.numel()
+    least = torch.tensor(epsilon, dtype=weight.dtype, device=weight.device)
+
+    def norm(x: Tensor) -> Tensor:
+        size = length(x, 2, -1, True)
+        return x * torch.addcmul(least, size, size, value=share).rsqrt() * weight
+
+    return norm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
@@ -38,12 +40,15 @@ class MLP(nn.Module):
         self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.up = nn.Linear(width, config.hidden, bias=config.bias)
         self.down = nn.Linear(config.hidden, width, bias=config.bias)
+        self.fused = ("both", ("gate", "up"))  # in a lean twin, one product for two
+        self.both: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""
         if self.gate is None:
             return self.down(activate(self.activation, self.up(x)))
-        return self.down(activate(self.activation, self.gate(x)) * self.up(x))
+        gate, up = (self.gate(x), self.up(x)) if self.both is None else self.both(x).chunk(2, -1)
+        return self.down(activate(self.activation, gate) * up)
 
     def extra_repr(self) -> str:
         """Name what no submodule shows."""

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
 COUNTERS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
+NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
 TRIALS = 16  # candidate inputs tried before giving up
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
 
@@ -70,7 +71,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     Layers suggest candidates in the order in which they were registered (an Embedding suggests
     token ids, a Linear suggests features of its width); the first that runs is taken.
     """
-    if _is_hugging_face(model):
+    if is_hugging_face(model):
         from querykey.targets import huggingface
 
         inputs = huggingface.inputs_of(model)
@@ -81,16 +82,13 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     if not names:
         return (), "its forward names no arguments; say what it takes"
     tried, reason = 0, ""
-    for candidate, mask in product(_candidates(model), _masks(names)):
-        inputs = tuple(_named(name, candidate, mask) for name in names)
+    for inputs in _guesses(model, names):
         try:
             trial(model, inputs)
         except Exception as error:
             tried, reason = tried + 1, f"{type(error).__name__}: {' '.join(str(error).split())}"
         else:
             return inputs, ""
-        if tried == TRIALS:
-            break
     if not tried:
         return (), "no layer of it tells what it takes; say it"
     return (), f"none of {tried} guesses ran (the last: {reason[:160]}); say what it takes"
@@ -98,8 +96,17 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
     """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
+    made = examples(inputs, batch=2, length=7, seed=0)
     with evaluating(model), torch.no_grad(), quiet():
-        return model(**examples(inputs, batch=2, length=7, seed=0))
+        return model(**{name: _like_weights(value, model) for name, value in made.items()})
+
+
+def _like_weights(value: Any, model: nn.Module) -> Any:
+    """On the model's device, and floats in the precision of its weights."""
+    held = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if held is None or not isinstance(value, torch.Tensor):
+        return value
+    return value.to(held.device, held.dtype if value.is_floating_point() else value.dtype)
 
 
 @contextmanager
@@ -127,6 +134,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
+    """All arguments alike; then, where names suggest it, one number per row for later ones."""
+    alike = list(islice(product(_candidates(model), _masks(names)), TRIALS))
+    for candidate, mask in alike:
+        yield tuple(_named(name, candidate, mask) for name in names)
+    numbers = [name for name in names[1:] if NUMBERS.fullmatch(name)]
+    for candidate, mask in alike if numbers else ():
+        made = (_named(name, candidate, mask) for name in names)
+        yield tuple(
+            Input(each.name, "tokens", ("batch",), 0, 10) if each.name in numbers else each
+            for each in made
+        )
+
+
 def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
     """The shapes a required mask may have: over keys, or over pairs; one try where none is."""
     shapes = [("batch", "seq"), ("seq", "seq"), ("batch", 1, 1, "seq")]
@@ -141,7 +162,7 @@ def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
     return Input(name, *candidate)
 
 
-def _is_hugging_face(model: nn.Module) -> bool:
+def is_hugging_face(model: nn.Module) -> bool:
     """True for a `transformers` model, without importing `transformers` to ask."""
     return any(base.__module__ == "transformers.modeling_utils" for base in type(model).__mro__)
 
@@ -177,6 +198,7 @@ def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidat
             yield "image", ("batch", module.in_channels, size, size), 0, 0
     elif isinstance(module, nn.Conv1d):
         yield "signal", ("batch", module.in_channels, "seq"), 0, 0
+        yield "features", (*sequence, module.in_channels), 0, 0
     else:
         for width in _widths(module):
             yield "features", (*sequence, width), 0, 0

@@ -117,6 +117,18 @@ class Model(nn.Module):
             presents.append(present)
         return Output(self.lm_head(self.norm(x)), presents if use_cache else None)
 
+    @torch.no_grad()
+    def generate(self, input_ids, attention_mask=None, max_new_tokens=20):
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        fresh, cache = input_ids, None
+        for _ in range(max_new_tokens):
+            places = (mask.cumsum(1) - 1).clamp(min=0)[:, -fresh.size(1) :]
+            out = self(fresh, mask, places, cache, use_cache=True)
+            fresh, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
+            input_ids = torch.cat([input_ids, fresh], 1)
+            mask = torch.cat([mask, torch.ones_like(fresh)], 1)
+        return input_ids
+
 
 def make():
     return Model()

@@ -74,6 +74,14 @@ class GPT(nn.Module):
         logits = self.head(x)
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
+    @torch.no_grad()
+    def generate(self, idx, max_new_tokens, temperature=1.0):
+        for _ in range(max_new_tokens):
+            logits, _ = self(idx[:, -self.places.num_embeddings :])
+            chances = F.softmax(logits[:, -1] / temperature, dim=-1)
+            idx = torch.cat([idx, torch.multinomial(chances, 1)], 1)
+        return idx
+
 
 def make():
     return GPT()

@@ -11,6 +11,8 @@ q, k, v, the output (in float32 for half-precision inputs) and one number per qu
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -84,7 +86,8 @@ def _run(
         # A map unknown here: its features exist for all tokens, still linear but no longer small.
         clean = k if real is None else k.masked_fill(~real[..., None], 0)
         q, k, kind, numbers = kernel.phi(q), kernel.phi(clean), "series", [1.0, 0.0, 1.0]
-    lanes, heads, kv_heads = k.shape[:-2].numel(), q.shape[-3], k.shape[-3]
+    # Not Size.numel(), which would make a number of a symbolic size.
+    lanes, heads, kv_heads = math.prod(k.shape[:-2]), q.shape[-3], k.shape[-3]
     group = heads // max(kv_heads, 1)
     out, _, after = chunked_forward(
         q.reshape(lanes, group, *q.shape[-2:]),

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
+from querykey.backends.chunked import flops
 from querykey.backends.chunked.buffers import Lanes, Panel
 from querykey.backends.chunked.job import Job
 from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
@@ -177,3 +179,5 @@ def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
 chunked_forward = _operator("chunked_forward", _forward, _empty_results)
 chunked_backward = _operator("chunked_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)
+register_flop_formula(torch.ops.querykey.chunked_forward)(flops.forward)
+register_flop_formula(torch.ops.querykey.chunked_backward)(flops.backward)

@@ -7,40 +7,76 @@ from importlib.util import find_spec
 
 import torch
 
+from querykey.attention.arrays import moved
 from querykey.attention.features import PowerSeries
-from querykey.attention.masks import real_keys
-from querykey.attention.mechanisms import Kernel
+from querykey.attention.masks import Documents, real_keys
+from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.backends.request import Request
 from querykey.backends.triton import quadratic
-from querykey.backends.triton.plans import SIZES
+from querykey.backends.triton.plans import SIZES, SUMMED
+from querykey.backends.triton.recurrence import KINDS, recur
+
+__all__ = ["WHY", "notes", "recur", "recurrence_refusal", "refusal", "run"]
 
 # Asked once: torch.compile does not trace into the import system.
 HAS_TRITON = find_spec("triton") is not None
 MOST = 65535  # of a GPU's grid along its second axis
-WHY = "quadratic kernels on the GPU: linear in the tokens, and no feature in the GPU's memory"
+WHY = "quadratic kernels on the GPU: ahead of chunks at every length measured"
 
 
 def refusal(request: Request) -> str | None:
     """Why this backend cannot serve the call; None if it can."""
-    if not isinstance(request.mechanism, Kernel):
-        return f"it computes kernel attention, not {type(request.mechanism).__name__}"
-    features = request.mechanism.features
-    if not isinstance(features, PowerSeries) or not _quadratic(features):
-        return f"it takes kernels of degree 2 in q.k, and {features} is none"
-    if request.others:
-        shown = " & ".join(str(part) for part in request.others)
-        return f"it takes Causal() and padding, and {shown} is neither"
-    if request.causal and not (
-        request.starts_at_zero and request.call.queries == request.call.keys
-    ):
-        return "with Causal() it takes as many queries as keys, the first at position 0"
-    if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
-        return f"it takes keys and values of at most {SIZES[-1]} entries"
+    unknown = _unknown(request.mechanism)
+    if unknown is not None:
+        return unknown
+    others = [part for part in request.others if not isinstance(part, Documents)]
+    if others:
+        shown = " & ".join(map(str, others))
+        return f"it takes Causal(), padding and documents, and {shown} is none of these"
+    if len(request.others) > 1:
+        return "it takes one Documents(...), not several at once"
+    ordered = request.starts_at_zero and request.call.queries == request.call.keys
+    if (request.causal or request.others) and not ordered:
+        name = "Causal()" if request.causal else "Documents(...)"
+        return f"with {name} it takes as many queries as keys, the first at position 0"
+    most = SUMMED if request.others else SIZES[-1]
+    if max(request.call.key_dim, request.v.shape[-1]) > most:
+        known = ", with Documents(...)" if request.others else ""
+        return f"it takes keys and values of at most {most} entries{known}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
     if request.call.heads * math.prod(request.call.batch) > MOST:
         return f"it takes at most {MOST} heads, those of all rows counted"
-    return _machine(request.q)
+    return _machine(request.q) or _precision(request.q)
+
+
+def recurrence_refusal(
+    mechanism: Mechanism, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *sums: torch.Tensor
+) -> str | None:
+    """Why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
+    unknown = _unknown(mechanism)
+    if unknown is not None:
+        return unknown
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *sums)):
+        return "it gives no gradients through a state"
+    if q.shape[2] == 1:
+        known = q.dtype in KINDS
+        return _machine(q) if known else f"it takes no {str(q.dtype)[6:]}"
+    if max(q.shape[-1], v.shape[-1]) > SUMMED:
+        return f"it takes keys and values of at most {SUMMED} entries, or one token"
+    if q.shape[0] * q.shape[1] > MOST:
+        return f"it takes at most {MOST} heads, those of all rows counted"
+    return _machine(q) or _precision(q)
+
+
+def _unknown(mechanism: Mechanism) -> str | None:
+    """Why it is not the mechanism that the kernels compute."""
+    if not isinstance(mechanism, Kernel):
+        return f"it computes kernel attention, not {type(mechanism).__name__}"
+    features = mechanism.features
+    if not isinstance(features, PowerSeries) or not _quadratic(features):
+        return f"it takes kernels of degree 2 in q.k, and {features} is none"
+    return None
 
 
 def _quadratic(features: PowerSeries) -> bool:
@@ -56,6 +92,10 @@ def _machine(q: torch.Tensor) -> str | None:
         return "triton is not installed"
     if torch.cuda.get_device_properties(q.device).major < 8:
         return "it needs a GPU of compute capability 8.0 or newer"
+    return None
+
+
+def _precision(q: torch.Tensor) -> str | None:
     dtype = quadratic.compute_dtype(q)
     return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"
 
@@ -63,6 +103,12 @@ def _machine(q: torch.Tensor) -> str | None:
 def notes(request: Request) -> tuple[str, ...]:
     """What a user should know about the numbers."""
     said = ["sums over far tokens are kept in bfloat16"]
+    if request.others:
+        said = ["every pair of a document is met, so time grows with the square of its length"]
+    elif max(request.call.key_dim, request.v.shape[-1]) > SUMMED:
+        said = [
+            f"heads above {SUMMED} meet every pair, so time grows with the square of the tokens"
+        ]
     if request.causal:
         said.append("NaN or inf in a key that only some queries may see can reach the others")
     return tuple(said)
@@ -72,6 +118,12 @@ def run(request: Request) -> torch.Tensor:
     """Compute the call; padded keys, and queries that see only those, may hold anything."""
     assert isinstance(request.mechanism, Kernel)
     real = real_keys(request.mask, request.q)
+    ids = next((moved(part.ids, request.q) for part in _documents(request)), None)
     return quadratic.attend(
-        request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real
-    )
+        request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real,
+        ids=ids,
+    )  # fmt: skip
+
+
+def _documents(request: Request) -> list[Documents]:
+    return [part for part in request.others if isinstance(part, Documents)]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.states import contracted, tiles
+from querykey.backends.triton.states import mirrored, tiles
 
 
 @triton.jit
@@ -44,8 +44,8 @@ def scaled(
 
 @triton.jit
 def query_gradients(
-    Q, QT, K, V, GRAD, E, S, P, DQ, T, TP, N, chunks, c1, c2, shift,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, c1, c2, shift,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
@@ -55,8 +55,7 @@ def query_gradients(
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
-    Q, QT, GRAD, DQ = Q + row * T * D, QT + row * D * TP, GRAD + row * T * M, DQ + row * T * D
-    q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
+    Q, GRAD, DQ = Q + row * T * D, GRAD + row * T * M, DQ + row * T * D
     g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
     e = tl.load(E + row * T + t, mask=real, other=0.0)
     acc = tl.zeros((BQ, D), tl.float32)
@@ -64,7 +63,9 @@ def query_gradients(
     if FAR:
         some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
         S += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        acc = 2 * c2 * contracted(g, QT, t, TP, S, some, D, M, BQ, True, PREC)
+        qt = QT + row * blocks * W * D + (t // W) * (W * D) + t % W
+        q = tl.trans(tl.load(qt[None, :] + d[:, None] * W))
+        acc = 2 * c2 * mirrored(g, qt, S, some, D, M, W, BQ, True, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)
         s1 = tl.load(P + d[:, None] * M + m[None, :])
         z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
@@ -72,6 +73,8 @@ def query_gradients(
         slope = 2 * c2 * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + c1 * z1[None, :]
         linear = tl.dot(g, tl.trans(s1.to(g.dtype)), input_precision=PREC)
         acc += c1 * linear + e[:, None] * slope
+    else:
+        q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
     if NEAR:
         k_at, v_at = K + lane * N * D, V + lane * N * M
         begin = chunk * L
@@ -105,8 +108,8 @@ def _from_keys(
 
 @triton.jit
 def key_gradients(
-    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, NP, chunks, c0, c1, c2, shift, rest,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, c0, c1, c2, shift, rest,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
@@ -116,16 +119,16 @@ def key_gradients(
     u = block * BK + tl.arange(0, BK)
     real = u < N
     at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
-    k = tl.load(K + lane * N * D + at_k, mask=real[:, None], other=0.0)
     v = tl.load(V + lane * N * M + at_v, mask=real[:, None], other=0.0)
-    KT += lane * D * NP
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
     chunk = block * BK // L if CAUSAL and FAR else 0
     if FAR:
         some = tl.where(chunk + 1 < chunks, 1, 0) if CAUSAL else 1
         R += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        dk, dv = _from_far(k, v, KT, u, NP, R, some, D, M, BK, PREC)
+        kt = KT + lane * blocks * W * D + (u // W) * (W * D) + u % W
+        k = tl.trans(tl.load(kt[None, :] + d[:, None] * W))
+        dk, dv = _from_far(k, v, kt, R, some, D, M, W, BK, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)
         r1 = tl.load(P + d[:, None] * M + m[None, :])
         y2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
@@ -135,6 +138,8 @@ def key_gradients(
         linear = tl.dot(v, tl.trans(r1), input_precision=PREC) + y1[None, :]
         dk = 2 * c2 * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PREC)) + c1 * linear
         dv = c2 * dv + c1 * tl.dot(k, r1, input_precision=PREC) + c0 * r0[None, :]
+    else:
+        k = tl.load(K + lane * N * D + at_k, mask=real[:, None], other=0.0)
     if NEAR:
         for h in range(G):
             row = lane * G + h
@@ -156,22 +161,22 @@ def key_gradients(
 
 @triton.jit
 def _from_far(
-    k, v, KT, u, NP, R, some,
-    D: tl.constexpr, M: tl.constexpr, ROWS: tl.constexpr, PREC: tl.constexpr,
+    k, v, KT, R, some,
+    D: tl.constexpr, M: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Return sum_b k_b (v R_b^T) and sum_b k_b (k R_b): `contracted` both ways, reading R once."""
+    """Return sum_b k_b (v R_b^T) and sum_b k_b (k R_b): `mirrored` both ways, reading R once."""
     H: tl.constexpr = D // 2
     lower, upper, step = tiles(R, D, M)
     dk = tl.zeros((ROWS, D), tl.float32)
     dv = tl.zeros((ROWS, M), tl.float32)
     for b in tl.range(0, H * some):
         r = tl.load(lower + b * D * M)
-        kb = tl.load(KT + b * NP + u).to(tl.float32)[:, None]
+        kb = tl.load(KT + b * W).to(tl.float32)[:, None]
         dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
         dv += kb * tl.dot(k, r, input_precision=PREC)
     for b in tl.range(0, H * some):
         r = tl.load(upper + b * step)
-        kb = tl.load(KT + (H + b) * NP + u).to(tl.float32)[:, None]
+        kb = tl.load(KT + (H + b) * W).to(tl.float32)[:, None]
         dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
         dv += kb * tl.dot(k, r, input_precision=PREC)
     return dk, dv

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from querykey.backends.triton import flops
 
 
 def _forward(
@@ -89,7 +92,7 @@ def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
     return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
 
 
-def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
+def operator(name: str, run: Callable, shapes: Callable) -> Callable:
     """Make an operator from its function and one that returns results of the right shapes.
 
     As in `chunked.ops`, this is `torch.library.custom_op` without loading torch's compiler.
@@ -101,6 +104,8 @@ def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
     return getattr(torch.ops.querykey, name.partition("::")[2]).default
 
 
-triton_forward = _operator("triton_forward", _forward, _empty_results)
-triton_backward = _operator("triton_backward", _backward, _empty_gradients)
+triton_forward = operator("triton_forward", _forward, _empty_results)
+triton_backward = operator("triton_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
+register_flop_formula(torch.ops.querykey.triton_forward)(flops.forward)
+register_flop_formula(torch.ops.querykey.triton_backward)(flops.backward)

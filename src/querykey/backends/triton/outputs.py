@@ -17,16 +17,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.states import contracted
+from querykey.backends.triton.states import contracted, mirrored
 
 
 @triton.jit
 def outputs(
-    Q, QT, K, V, S, P, SEEN, OUT, MORE, INVERSE, T, TP, N, chunks, c0, c1, c2, shift, rest,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    Q, QT, K, V, S, P, SEEN, OUT, MORE, INVERSE, T, blocks, N, chunks, c0, c1, c2, shift, rest,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, COUNTED: tl.constexpr,
-    KEEP: tl.constexpr, PREC: tl.constexpr,
+    KEEP: tl.constexpr, CARRIED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -34,16 +34,20 @@ def outputs(
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
-    Q += row * T * D
-    q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
     chunk = block * BQ // L if CAUSAL and FAR else 0
     if FAR:
-        # Before the first chunk there is nothing to add up.
-        some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
+        # Before the first chunk there is nothing to add up, unless a state was given.
+        some = tl.where(chunk > 0, 1, 0) if CAUSAL and not CARRIED else 1
         S += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        acc = c2 * contracted(q, QT + row * D * TP, t, TP, S, some, D, M, BQ, False, PREC)
+        # From here q_i, which the sums are read with one by one, is near at hand.
+        qt = QT + row * blocks * W * D + (t // W) * (W * D) + t % W
+        q = tl.trans(tl.load(qt[None, :] + d[:, None] * W))
+        if D < 32:  # the least that a product can add up is 16
+            acc = c2 * mirrored(q, qt, S, some, D, M, W, BQ, False, PREC)
+        else:
+            acc = c2 * contracted(q, qt, S, some, D, M, W, BQ, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)
         s1 = tl.load(P + d[:, None] * M + m[None, :])
         z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
@@ -52,6 +56,8 @@ def outputs(
         acc += c1 * tl.dot(q, s1.to(q.dtype), input_precision=PREC) + c0 * s0[None, :]
         slope = c2 * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + c1 * z1[None, :]
         z = tl.sum(slope * q.to(tl.float32), 1)
+    else:
+        q = tl.load(Q + row * T * D + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
     begin = chunk * L
     met = 0
     if NEAR:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SIZES = (16, 32, 64)  # of keys and of values; others are filled up with zeros
+SIZES = (16, 32, 64, 128)  # of keys and of values; others are filled up with zeros
+SUMMED = 64  # the largest for which far tokens are summed up
 
 
 @dataclass(frozen=True)
@@ -29,24 +30,39 @@ class Plan:
     by_key: tuple[Launch, Launch]
 
 
-SMALL = (Launch(128, 64, 4, 3), Launch(128, 64, 4, 3))
+NEVER = 2**62
+SMALL = (Launch(64, 64, 4, 3), Launch(64, 64, 4, 3))
+SMALL_QUERY = (Launch(128, 32, 4, 3), Launch(64, 64, 4, 3))
 SMALL_KEY = (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3))
 PLANS = {
-    16: Plan(256, (8192, 8192), SMALL, SMALL, SMALL_KEY),
-    32: Plan(512, (8192, 8192), SMALL, SMALL, SMALL_KEY),
+    16: Plan(256, (2048, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
+    32: Plan(512, (4096, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
     64: Plan(
         1024,
-        (8192, 8192),
-        (Launch(128, 64, 8, 3, 128), Launch(128, 64, 8, 3)),
-        (Launch(128, 32, 8, 3, 128), Launch(128, 64, 8, 4)),
-        (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
+        (8192, 4096),
+        (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
+        (Launch(128, 32, 8, 3, 128), Launch(64, 64, 4, 3)),
+        (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3)),
+    ),
+    128: Plan(
+        1024,
+        (NEVER, NEVER),
+        (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
+        (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
+        (Launch(64, 128, 8, 2), Launch(64, 128, 8, 2)),
     ),
 }
 STEP = 64  # tokens that the sums take at a time
-SUMS = Launch(0, 0, 4, 4)  # of degree 2; no kernel of these has a near tile
+SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
+MOMENTS = Launch(0, 0, 4, 1)  # a block is read by two products, turned and not: no race for it
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 
 def fitting(size: int) -> int:
     """Return the smallest size served that holds `size`."""
     return next(s for s in SIZES if s >= size)
+
+
+def plan(key_dim: int, value_dim: int) -> Plan:
+    """Return the plan for sizes served."""
+    return PLANS[key_dim if value_dim <= SUMMED else value_dim]

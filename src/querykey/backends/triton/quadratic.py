@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention.features import PowerSeries
 from querykey.attention.mechanisms import Kernel
+from querykey.backends.triton import documents
 from querykey.backends.triton.ops import triton_forward
 from querykey.backends.triton.plans import fitting
 
@@ -25,29 +26,40 @@ def attend(
     *,
     causal: bool = False,
     real: Tensor | None = None,
+    ids: Tensor | None = None,
 ) -> Tensor:
     """Return kernel attention over all real keys, or those up to each query's position.
 
     q (*batch, heads, T, D), k (*batch, kv_heads, S, D), v (*batch, kv_heads, S, M), or all three
-    without heads; real (*batch, S) is True for keys that exist. Causal needs T = S.
+    without heads; real (*batch, S) is True for keys that exist; a query sees keys with its own of
+    the ids (*batch, S), if given. Causal and ids need T = S.
     """
     assert isinstance(kernel.features, PowerSeries)
     q, k, v = (x.to(compute_dtype(q)) for x in (q, k, v))
     shape = (*q.shape[:-1], v.shape[-1])
     if q.ndim == 2:
         q, k, v = q[None], k[None], v[None]
-    seen = None
-    if real is not None:
-        real = real.bool()[..., None, :].expand(k.shape[:-1])
-        q, k, v, seen = _without_padding(q, k, v, real, causal)
-    lanes = k.shape[:-2].numel()
-    q = _filled(q.reshape(lanes, q.shape[-3] // k.shape[-3], *q.shape[-2:]))
-    k, v = (_filled(x.reshape(lanes, *x.shape[-2:])) for x in (k, v))
+    order = table = seen = None
+    if ids is not None:
+        order, table, seen = _sorted(ids, real, k.shape[:-3], causal)
+    elif real is not None:
+        seen = _seen(real.bool(), q.shape[-2], causal)
+    if real is not None and seen is not None:
+        looking, there = (x[..., None, :, None] for x in (seen > 0, real.bool()))
+        q, k, v = torch.where(looking, q, 0), torch.where(there, k, 0), torch.where(there, v, 0)
+    outer = k.shape[:-2]
+    q = filled(q.reshape(outer.numel(), q.shape[-3] // outer[-1], *q.shape[-2:]))
+    k, v = (filled(x.reshape(outer.numel(), *x.shape[-2:])) for x in (k, v))
     numbers = [float(kernel.scale), *map(float, kernel.features.coefficients)]
     # In half precision the output's rounding is kept beside it where gradients will need it.
     keep = q.dtype != torch.float32 and torch.is_grad_enabled()
     keep = keep and (q.requires_grad or k.requires_grad or v.requires_grad)
-    out = triton_forward(q, k, v, seen, numbers, causal, keep)[0]
+    if order is not None and table is not None:
+        out = documents.documents_forward(q, k, v, order, table, numbers, causal, keep)[0]
+    else:
+        if seen is not None:
+            seen = seen[..., None, :].expand(*outer, -1).reshape(outer.numel(), -1).contiguous()
+        out = triton_forward(q, k, v, seen, numbers, causal, keep)[0]
     return out[..., : shape[-1]].reshape(shape)
 
 
@@ -58,20 +70,26 @@ def compute_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
-def _without_padding(
-    q: Tensor, k: Tensor, v: Tensor, real: Tensor, causal: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Put zeros for padding, whatever it holds, and count the real keys that each query sees."""
-    k, v = (torch.where(real[..., None], x, 0) for x in (k, v))
+def _sorted(
+    ids: Tensor, real: Tensor | None, batch: torch.Size, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `documents.bounds` does, and how many real keys each query sees."""
+    rows = [
+        None if x is None else x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)
+        for x in (ids, real)
+    ]
+    order, table = documents.bounds(*rows, causal)
+    return order, table, table[2].gather(-1, order.argsort(-1)).view(*batch, -1)
+
+
+def _seen(real: Tensor, queries: int, causal: bool) -> Tensor:
+    """Count the real keys that each query sees, (*batch, T)."""
     if causal:
-        seen = real.cumsum(-1, dtype=torch.int32)
-    else:
-        seen = real.sum(-1, keepdim=True, dtype=torch.int32).expand(*real.shape[:-1], q.shape[-2])
-    looking = (seen > 0).repeat_interleave(q.shape[-3] // k.shape[-3], -2)[..., None]
-    return torch.where(looking, q, 0), k, v, seen.reshape(-1, q.shape[-2]).contiguous()
+        return real.cumsum(-1, dtype=torch.int32)
+    return real.sum(-1, keepdim=True, dtype=torch.int32).expand(*real.shape[:-1], queries)
 
 
-def _filled(x: Tensor) -> Tensor:
+def filled(x: Tensor) -> Tensor:
     """Return x contiguous, with zeros behind its last axis up to a size that is served."""
     missing = fitting(x.shape[-1]) - x.shape[-1]
     return F.pad(x, (0, missing)) if missing else x.contiguous()

@@ -19,42 +19,43 @@ import triton.language as tl
 
 
 @triton.jit
-def turned(X, XT, T, TP, D: tl.constexpr, BT: tl.constexpr):
-    """Write X with tokens last, and zeros from T to TP."""
-    t0, row = tl.program_id(0) * BT, tl.program_id(1).to(tl.int64)
-    d, t = tl.arange(0, D), t0 + tl.arange(0, BT)
+def turned(X, XT, T, blocks, D: tl.constexpr, W: tl.constexpr):
+    """Write X in blocks of W tokens with tokens last, (blocks, D, W), and zeros past token T."""
+    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    d, tt = tl.arange(0, D), tl.arange(0, W)
+    t = block * W + tt
     X += row * T * D
     x = tl.load(X + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
-    tl.store(XT + row * D * TP + d[:, None] * TP + t[None, :], tl.trans(x))
+    tl.store(XT + (row * blocks + block) * D * W + d[:, None] * W + tt[None, :], tl.trans(x))
 
 
 @triton.jit
 def moments(
-    X, Y, W, XT, P, T, TP, chunks,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BT: tl.constexpr,
+    X, Y, WEIGHT, XT, P, T, blocks, chunks,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     WEIGHTED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write the moments of degree 0 and 1 and those of the normaliser, and X as `turned` does."""
     c, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BT)
+    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, W)
     s1 = tl.zeros((D, M), tl.float32)
     z2 = tl.zeros((D, D), tl.float32)
     # Over tokens only at the end: warps would have to meet for it in every step.
-    s0 = tl.zeros((BT, M), tl.float32)
-    z1 = tl.zeros((BT, D), tl.float32)
+    s0 = tl.zeros((W, M), tl.float32)
+    z1 = tl.zeros((W, D), tl.float32)
     for h in range(G):
         row = lane * G + h
-        xs, ys, xt = X + row * T * D, Y + row * T * M, XT + row * D * TP
-        for t0 in range(c * L, tl.minimum(c * L + L, TP), BT):
+        xs, ys, xt = X + row * T * D, Y + row * T * M, XT + row * blocks * W * D
+        for t0 in range(c * L, tl.minimum(c * L + L, blocks * W), W):
             t = t0 + tt
             real = (t < T)[:, None]
             x = tl.load(xs + t[:, None] * D + d[None, :], mask=real, other=0.0)
             y = tl.load(ys + t[:, None] * M + m[None, :], mask=real, other=0.0)
             flipped = tl.trans(x)
-            tl.store(xt + d[:, None] * TP + t[None, :], flipped)
+            tl.store(xt + t0 * D + d[:, None] * W + tt[None, :], flipped)
             wx = x
             if WEIGHTED:
-                w = tl.load(W + row * T + t, mask=t < T, other=0.0)
+                w = tl.load(WEIGHT + row * T + t, mask=t < T, other=0.0)
                 wx = (x.to(tl.float32) * w[:, None]).to(x.dtype)
             s1 = tl.dot(flipped, y, s1, input_precision=PREC)
             z2 = tl.dot(flipped, wx, z2, input_precision=PREC)
@@ -69,53 +70,67 @@ def moments(
 
 @triton.jit
 def states(
-    XT, Y, S, T, TP, chunks,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BT: tl.constexpr,
+    XT, Y, S, T, blocks, chunks,
+    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    EVEN: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write four tiles of a chunk's degree 2, see `tiles`."""
+    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    XT, Y = XT + lane * G * blocks * W * D, Y + lane * G * T * M
+    S += ((lane * chunks + c) * (3 * D // 4) + part * 4) * D * M
+    begin = c * L
+    end = begin + L if EVEN else tl.minimum(begin + L, blocks * W)
+    first = part * 4
+    if first < D // 2:
+        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, False, EVEN, PREC)
+    else:
+        first = 2 * first - D // 2
+        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, True, EVEN, PREC)
+
+
+@triton.jit
+def _fourfold(
+    XT, Y, S, begin, end, T, blocks, first,
+    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     UPPER: tl.constexpr, EVEN: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Write four tiles of a chunk's degree 2: x_i X Y^T for four i, or for four pairs of i."""
-    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """Write x_i X Y^T for four i from the first on, or for four pairs of i."""
     H: tl.constexpr = D // 2
-    r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BT)
-    low = (r < H)[:, None]
-    if UPPER:
-        j = H + r % H
-        tile = H + part * 4
-        first = H + part * 8
-    else:
-        j = r
-        tile = part * 4
-        first = part * 4
+    r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, W)
+    j = H + r % H if UPPER else r
     a0 = tl.zeros((D, M), tl.float32)
     a1 = tl.zeros((D, M), tl.float32)
     a2 = tl.zeros((D, M), tl.float32)
     a3 = tl.zeros((D, M), tl.float32)
     for h in range(G):
-        row = lane * G + h
-        xt, ys = XT + row * D * TP, Y + row * T * M
-        for t0 in range(0, L if EVEN else tl.minimum(L, TP - c * L), BT):
-            t = c * L + t0 + tt
-            x = tl.load(xt + j[:, None] * TP + t[None, :])
+        xt, ys = XT + h * blocks * W * D, Y + h * T * M
+        for t0 in range(begin, end, W):
+            t = t0 + tt
+            xs = xt + t0 * D + j[:, None] * W + tt[None, :]
+            xi = xt + t0 * D + first * W + tt
             if EVEN:
                 y = tl.load(ys + t[:, None] * M + m[None, :])
             else:
                 y = tl.load(ys + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
-            xi = xt + first * TP + t
             if UPPER:
-                x0 = tl.where(low, tl.load(xi)[None, :], tl.load(xi + TP)[None, :])
-                x1 = tl.where(low, tl.load(xi + 2 * TP)[None, :], tl.load(xi + 3 * TP)[None, :])
-                x2 = tl.where(low, tl.load(xi + 4 * TP)[None, :], tl.load(xi + 5 * TP)[None, :])
-                x3 = tl.where(low, tl.load(xi + 6 * TP)[None, :], tl.load(xi + 7 * TP)[None, :])
+                # From loads alone: with a `where` the factors would go through shared memory.
+                low = tl.load(xs, mask=(r < H)[:, None], other=0.0)
+                high = tl.load(xs, mask=(r >= H)[:, None], other=0.0)
+                x0 = low * tl.load(xi)[None, :] + high * tl.load(xi + W)[None, :]
+                x1 = low * tl.load(xi + 2 * W)[None, :] + high * tl.load(xi + 3 * W)[None, :]
+                x2 = low * tl.load(xi + 4 * W)[None, :] + high * tl.load(xi + 5 * W)[None, :]
+                x3 = low * tl.load(xi + 6 * W)[None, :] + high * tl.load(xi + 7 * W)[None, :]
             else:
-                x0 = tl.load(xi)[None, :]
-                x1 = tl.load(xi + TP)[None, :]
-                x2 = tl.load(xi + 2 * TP)[None, :]
-                x3 = tl.load(xi + 3 * TP)[None, :]
-            a0 = tl.dot(x * x0, y, a0, input_precision=PREC)
-            a1 = tl.dot(x * x1, y, a1, input_precision=PREC)
-            a2 = tl.dot(x * x2, y, a2, input_precision=PREC)
-            a3 = tl.dot(x * x3, y, a3, input_precision=PREC)
-    S += ((lane * chunks + c) * (3 * D // 4) + tile) * D * M + r[:, None] * M + m[None, :]
+                x = tl.load(xs)
+                x0 = x * tl.load(xi)[None, :]
+                x1 = x * tl.load(xi + W)[None, :]
+                x2 = x * tl.load(xi + 2 * W)[None, :]
+                x3 = x * tl.load(xi + 3 * W)[None, :]
+            a0 = tl.dot(x0, y, a0, input_precision=PREC)
+            a1 = tl.dot(x1, y, a1, input_precision=PREC)
+            a2 = tl.dot(x2, y, a2, input_precision=PREC)
+            a3 = tl.dot(x3, y, a3, input_precision=PREC)
+    S += r[:, None] * M + m[None, :]
     tl.store(S, a0.to(S.dtype.element_ty))
     tl.store(S + D * M, a1.to(S.dtype.element_ty))
     tl.store(S + 2 * D * M, a2.to(S.dtype.element_ty))
@@ -136,24 +151,64 @@ def tiles(S, D: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
-def contracted(
-    x, XT, t, TP, S, some,
-    D: tl.constexpr, M: tl.constexpr, ROWS: tl.constexpr, TURN: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Return sum_b x_b (x S_b) for the rows x of tokens t; where TURN, y S_b^T with y in x's place.
+def held(x, PREC: tl.constexpr):
+    """Return x in the registers that a product takes it from: its exact product with 1."""
+    d = tl.arange(0, x.shape[1])
+    one = (d[:, None] == d[None, :]).to(x.dtype)
+    return tl.dot(x, one, input_precision=PREC).to(x.dtype)
 
-    Products first, then each row times its x_b: as fast as the matrix units read S.
+
+@triton.jit
+def contracted(
+    x, XT, S, some,
+    D: tl.constexpr, M: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Return sum_b x_b (x S_b) for the rows x, of which XT points at x_0, x_1 being W further on.
+
+    Products first, then each row times its x_b: as fast as the matrix units read S. S_ab = S_ba, so
+    tile b < H counts twice for a >= H, and b >= H needs those alone.
     """
+    H: tl.constexpr = D // 2
+    d, h, m = tl.arange(0, D), tl.arange(0, H), tl.arange(0, M)
+    acc = tl.zeros((ROWS, M), tl.float32)
+    lower = S + d[:, None] * M + m[None, :]
+    left = held(tl.where(d[None, :] < H, x, x + x), PREC)
+    for b in tl.range(0, H * some, 2):
+        s0 = tl.load(lower + b * D * M)
+        s1 = tl.load(lower + b * D * M + D * M)
+        x0 = tl.load(XT + b * W).to(tl.float32)[:, None]
+        x1 = tl.load(XT + b * W + W).to(tl.float32)[:, None]
+        acc += x0 * tl.dot(left, s0, input_precision=PREC)
+        acc += x1 * tl.dot(left, s1, input_precision=PREC)
+    upper = S + H * D * M + h[:, None] * M + m[None, :]
+    right = held(tl.trans(tl.load(XT[None, :] + (H + h)[:, None] * W)), PREC)
+    for b in tl.range(0, H * some, 2):
+        s0 = tl.load(upper + b * H * M)
+        s1 = tl.load(upper + b * H * M + H * M)
+        x0 = tl.load(XT + (H + b) * W).to(tl.float32)[:, None]
+        x1 = tl.load(XT + (H + b + 1) * W).to(tl.float32)[:, None]
+        acc += x0 * tl.dot(right, s0, input_precision=PREC)
+        acc += x1 * tl.dot(right, s1, input_precision=PREC)
+    return acc
+
+
+@triton.jit
+def mirrored(
+    x, XT, S, some,
+    D: tl.constexpr, M: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, TURN: tl.constexpr,
+    PREC: tl.constexpr,
+):  # fmt: skip
+    """Return the same from whole tiles; where TURN, sum_b x_b (y S_b^T) with y in x's place."""
     H: tl.constexpr = D // 2
     lower, upper, step = tiles(S, D, M)
     acc = tl.zeros((ROWS, D if TURN else M), tl.float32)
     for b in tl.range(0, H * some):
         s = tl.load(lower + b * D * M)
-        xb = tl.load(XT + b * TP + t).to(tl.float32)[:, None]
+        xb = tl.load(XT + b * W).to(tl.float32)[:, None]
         acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
     for b in tl.range(0, H * some):
         s = tl.load(upper + b * step)
-        xb = tl.load(XT + (H + b) * TP + t).to(tl.float32)[:, None]
+        xb = tl.load(XT + (H + b) * W).to(tl.float32)[:, None]
         acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
     return acc
 

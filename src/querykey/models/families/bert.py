@@ -13,6 +13,8 @@ from querykey.models.families.table import (
     activation,
     architecture,
     only,
+    read_special,
+    write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
@@ -81,8 +83,11 @@ DEFAULTS: Settings = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "max_position_embeddings": 512,
     "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0, "tie_word_embeddings": True,
+    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
 }  # fmt: skip
-ROBERTA_DEFAULTS = DEFAULTS | {"vocab_size": 50265, "pad_token_id": 1}
+ROBERTA_DEFAULTS = DEFAULTS | {
+    "vocab_size": 50265, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 
 
 def _read(settings: Settings, names: frozenset[str], name: str, positions: Learned):
@@ -101,12 +106,20 @@ def _read(settings: Settings, names: frozenset[str], name: str, positions: Learn
     has_pooler = any(tensor.endswith("pooler.dense.weight") for tensor in names)
     pools = has_pooler and found.endswith(("Model", "PreTraining"))
     return EncoderConfig(
-        EmbeddingConfig(settings["vocab_size"], settings["type_vocab_size"], norm=True),
+        EmbeddingConfig(
+            settings["vocab_size"],
+            settings["type_vocab_size"],
+            norm=True,
+            special=read_special(settings),
+        ),
         BlockConfig(
             settings["hidden_size"],
-            AttentionConfig(settings["num_attention_heads"]),
+            AttentionConfig(
+                settings["num_attention_heads"], dropout=settings["attention_probs_dropout_prob"]
+            ),
             MLPConfig(settings["intermediate_size"], act),
             NormConfig("layer", "after", settings["layer_norm_eps"]),
+            dropout=settings["hidden_dropout_prob"],
         ),
         settings["num_hidden_layers"],
         positions,
@@ -155,10 +168,11 @@ def _write(config: object, name: str) -> Settings | None:
         "max_position_embeddings": config.positions.count + config.positions.offset,
         "layer_norm_eps": block.norm.epsilon,
         "tie_word_embeddings": not isinstance(head, TokenHead) or head.tied,
-        "pad_token_id": 0 if config.positions.skip is None else config.positions.skip,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": block.attention.dropout,
+    } | write_special(config.embedding)
+    if config.positions.skip is not None:
+        found["pad_token_id"] = config.positions.skip
     if isinstance(head, ClassHead):
         found["id2label"] = {str(i): f"LABEL_{i}" for i in range(head.classes)}
         found["label2id"] = {f"LABEL_{i}": i for i in range(head.classes)}

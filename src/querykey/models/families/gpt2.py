@@ -12,6 +12,8 @@ from querykey.models.families.table import (
     activation,
     architecture,
     only,
+    read_special,
+    write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
@@ -35,7 +37,8 @@ ROWS = (
 DEFAULTS: Settings = {
     "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
     "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True, "tie_word_embeddings": True,
+    "scale_attn_weights": True, "tie_word_embeddings": True, "attn_pdrop": 0.1, "resid_pdrop": 0.1,
+    "bos_token_id": 50256, "eos_token_id": 50256,
 }  # fmt: skip
 
 
@@ -47,12 +50,15 @@ def read(settings: Settings, names: frozenset[str]) -> DecoderConfig:
     width = settings["n_embd"]
     hidden = settings["n_inner"] or 4 * width
     return DecoderConfig(
-        EmbeddingConfig(settings["vocab_size"]),
+        EmbeddingConfig(settings["vocab_size"], special=read_special(settings)),
         BlockConfig(
             width,
-            AttentionConfig(settings["n_head"], mechanism=Softmax(scale)),
+            AttentionConfig(
+                settings["n_head"], mechanism=Softmax(scale), dropout=settings["attn_pdrop"]
+            ),
             MLPConfig(hidden, activation(settings, "activation_function")),
             NormConfig("layer", "before", settings["layer_norm_epsilon"]),
+            dropout=settings["resid_pdrop"],
         ),
         settings["n_layer"],
         Learned(settings["n_positions"]),
@@ -77,12 +83,10 @@ def write(config: object) -> Settings | None:
         "layer_norm_epsilon": block.norm.epsilon,
         "scale_attn_weights": getattr(block.attention.mechanism, "scale", None) is None,
         "tie_word_embeddings": config.head is None or config.head.tied,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "attn_pdrop": 0.0,
+        "attn_pdrop": block.attention.dropout,
         "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-    }
+        "resid_pdrop": block.dropout,
+    } | write_special(config.embedding)
 
 
 GPT2 = Family(

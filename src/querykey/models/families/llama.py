@@ -16,6 +16,8 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    read_special,
+    write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
@@ -38,6 +40,7 @@ DEFAULTS: Settings = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "hidden_act": "silu",
     "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "max_position_embeddings": 2048,
+    "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 MISTRAL_DEFAULTS = DEFAULTS | {
     "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
@@ -46,7 +49,8 @@ MISTRAL_DEFAULTS = DEFAULTS | {
 QWEN2_DEFAULTS = DEFAULTS | {
     "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
     "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
-    "layer_types": None, "max_position_embeddings": 32768,
+    "layer_types": None, "max_position_embeddings": 32768, "bos_token_id": None,
+    "eos_token_id": None,
 }  # fmt: skip
 
 
@@ -59,12 +63,12 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     biases: list[Any] = ["qkv"] if qkv else []
     biases += ["output"] if output else []
     return DecoderConfig(
-        EmbeddingConfig(settings["vocab_size"]),
+        EmbeddingConfig(settings["vocab_size"], special=read_special(settings)),
         BlockConfig(
             width,
             AttentionConfig(
                 heads, settings["num_key_value_heads"] or heads, key_dim, key_dim,
-                Softmax(scale), biases=tuple(biases),
+                Softmax(scale), biases=tuple(biases), dropout=settings["attention_dropout"] or 0.0,
             ),
             MLPConfig(settings["intermediate_size"], activation(settings, "hidden_act"), True, mlp),
             NormConfig("rms", "before", settings["rms_norm_eps"]),
@@ -121,8 +125,8 @@ def _write(config: object, name: str, **more: Any) -> Settings | None:
         "rms_norm_eps": block.norm.epsilon,
         "tie_word_embeddings": config.head is not None and config.head.tied,
         "rope_parameters": rope,
-        "bos_token_id": None,
-        "eos_token_id": None,
+        "attention_dropout": block.attention.dropout,
+        **write_special(config.embedding),
         **more,
     }
 

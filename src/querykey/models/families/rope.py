@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 
 import numpy as np
 
@@ -73,7 +73,8 @@ KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
 
 def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
     """Return the rotation that config.json asks for, and the factor of all scores with it."""
-    rope = dict(settings.get("rope_parameters") or settings.get("rope_scaling") or {})
+    field = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
+    rope = dict(settings.get(field) or {})
     base = float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0)
     share = rope.get("partial_rotary_factor") or settings.get("partial_rotary_factor") or 1.0
     width = None if share == 1 else int(key_dim * share)
@@ -82,22 +83,35 @@ def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
         return Rotary(base, width), 1.0
     if kind not in KINDS:
         known = ", ".join(("default", *KINDS))
-        raise FolderError(f"config.json: the rope type {kind!r} is not one that we have ({known})")
+        raise FolderError(
+            f"config.json: `{field}` is of the type {kind!r}, "
+            f"which is not one that we have ({known})"
+        )
     given = rope | {"rope_theta": base}
     given.setdefault("original_max_position_embeddings", settings["max_position_embeddings"])
-    wanted = KINDS[kind].__dataclass_fields__
-    scaling = KINDS[kind](**{name: given[name] for name in wanted if given.get(name) is not None})
+    scaling = _scaling(
+        kind, {name: each for name, each in given.items() if each is not None}, field
+    )
     return Rotary(base, width, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
+
+
+def _scaling(kind: str, given: Settings, field: str) -> Linear | Llama3 | Yarn:
+    known = fields(KINDS[kind])
+    for each in known:
+        if each.default is MISSING and each.name not in given:
+            raise FolderError(f"config.json: `{field}` of the type {kind!r} lacks `{each.name}`")
+    return KINDS[kind](**{each.name: given[each.name] for each in known if each.name in given})
 
 
 def _sharpness(rope: Settings) -> float:
     """Return the square of the factor that YaRN gives to queries and keys each."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"]) ** 2
-    if rope.get("mscale") or rope.get("mscale_all_dim"):
-        raise FolderError("config.json: `mscale` of a yarn rope is something that we do not have")
-    factor = rope["factor"]
-    return (0.1 * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+    logarithm = 0.1 * math.log(max(rope["factor"], 1.0))
+    scale, over = rope.get("mscale"), rope.get("mscale_all_dim")
+    if scale and over:
+        return ((scale * logarithm + 1.0) / (over * logarithm + 1.0)) ** 2
+    return (logarithm + 1.0) ** 2
 
 
 def write_rope(rotary: Rotary, key_dim: int) -> Settings:

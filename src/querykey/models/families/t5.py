@@ -18,6 +18,8 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    read_special,
+    write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
@@ -73,7 +75,7 @@ DEFAULTS: Settings = {
     "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,
     "num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32,
     "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6,
-    "feed_forward_proj": "relu", "pad_token_id": 0,
+    "feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1, "dropout_rate": 0.1,
 }  # fmt: skip
 
 
@@ -85,17 +87,19 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     # The first gated T5 was written down as "gelu", and computes its approximation by tanh.
     act = "gelu_new" if settings["feed_forward_proj"] == "gated-gelu" else name
     width, size = settings["d_model"], settings["d_kv"]
-    embedding = EmbeddingConfig(settings["vocab_size"])
+    embedding = EmbeddingConfig(settings["vocab_size"], special=read_special(settings))
     block = BlockConfig(
         width,
         AttentionConfig(
-            settings["num_heads"], None, size, size, Softmax(scale=1.0), biases=()
+            settings["num_heads"], None, size, size, Softmax(scale=1.0), biases=(),
+            dropout=settings["dropout_rate"],
         ),
         MLPConfig(
             settings["d_ff"], activation({"feed_forward_proj": act}, "feed_forward_proj"),
             gated=bool(gated), bias=False,
         ),
         NormConfig("rms", "before", settings["layer_norm_epsilon"]),
+        dropout=settings["dropout_rate"],
     )  # fmt: skip
     order = Distances(
         settings["relative_attention_num_buckets"], settings["relative_attention_max_distance"]
@@ -110,7 +114,7 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     return EncoderDecoderConfig(
         encoder,
         DecoderConfig(embedding, block, layers, order, None if found == "T5Model" else head),
-        start=settings["pad_token_id"] if start is None else start,
+        start=(settings["pad_token_id"] or 0) if start is None else start,
     )
 
 
@@ -141,10 +145,9 @@ def write(config: object) -> Settings | None:
         "layer_norm_epsilon": block.norm.epsilon,
         "feed_forward_proj": gated if block.mlp.gated else act,
         "scale_decoder_outputs": head is None or head.scale != 1,
-        "pad_token_id": 0,
         "decoder_start_token_id": 0 if pair is None else pair.start,
-        "dropout_rate": 0.0,
-    }
+        "dropout_rate": block.dropout,
+    } | write_special(encoder.embedding)
 
 
 T5 = Family(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from querykey.models.config import EmbeddingConfig, Special
+
 Settings = dict[str, Any]  # config.json
 
 
@@ -49,6 +51,23 @@ class Family:
             for i in range(layers) if "{i}" in row.theirs else (0,):
                 ours = tuple(name.replace("{i}", str(i)) for name in names)
                 yield Row(row.theirs.replace("{i}", str(i)), ours, row.layout)
+
+
+def read_special(settings: Settings) -> Special:
+    """Return the special tokens that config.json names."""
+    ends = settings.get("eos_token_id")
+    return Special(
+        settings.get("bos_token_id"),
+        () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,),
+        settings.get("pad_token_id"),
+    )
+
+
+def write_special(embedding: EmbeddingConfig) -> Settings:
+    """Return what config.json says of a model's special tokens."""
+    special = embedding.special
+    ends = list(special.eos) if len(special.eos) > 1 else next(iter(special.eos), None)
+    return {"bos_token_id": special.bos, "eos_token_id": ends, "pad_token_id": special.pad}
 
 
 ACTIVATIONS = {

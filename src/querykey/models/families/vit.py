@@ -36,6 +36,7 @@ DEFAULTS: Settings = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224,
     "intermediate_size": 3072, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "patch_size": 16,
     "num_channels": 3, "qkv_bias": True, "pooler_act": "tanh", "pooler_output_size": None,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 
 
@@ -57,9 +58,14 @@ def read(settings: Settings, names: frozenset[str]) -> VisionTransformerConfig:
             _pair(settings["patch_size"]),
             BlockConfig(
                 width,
-                AttentionConfig(settings["num_attention_heads"], biases=(*qkv, "output")),
+                AttentionConfig(
+                    settings["num_attention_heads"],
+                    biases=(*qkv, "output"),
+                    dropout=settings["attention_probs_dropout_prob"],
+                ),
                 MLPConfig(settings["intermediate_size"], activation(settings, "hidden_act")),
                 NormConfig("layer", "before", settings["layer_norm_eps"]),
+                dropout=settings["hidden_dropout_prob"],
             ),
             settings["num_hidden_layers"],
             settings["num_channels"],
@@ -96,6 +102,8 @@ def write(config: object) -> Settings | None:
         "qkv_bias": "qkv" in block.attention.biases,
         "pooler_act": THEIR_ACTIVATIONS[config.pooler or "tanh"],
         "pooler_output_size": block.width,
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": block.attention.dropout,
     }
     if config.head is not None:
         found["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}

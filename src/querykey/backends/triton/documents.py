@@ -1,0 +1,143 @@
+"""Documents packed into one sequence: brought each into one piece, attended to, and put back.
+
+A query sees the keys with its own id, all of them or those up to itself. Once tokens are sorted by
+id, those of one id in their order, it sees an interval, whatever the ids were; see `intervals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from querykey.backends.triton import flops
+from querykey.backends.triton.ops import operator
+
+
+def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """Return the order (rows, T) that sorts tokens by id, and a table (4, rows, T) in that order.
+
+    The table: the first key that a query sees, the one after the last, how many of them are real,
+    and the end of the document.
+    """
+    order = ids.long().argsort(stable=True, dim=-1)
+    ids, place = ids.gather(-1, order), torch.arange(ids.shape[-1], device=ids.device)
+    edge = torch.ones_like(ids[..., :1], dtype=torch.bool)
+    differs = ids[..., 1:] != ids[..., :-1]
+    low = torch.where(torch.cat([edge, differs], -1), place, 0).cummax(-1).values
+    last = torch.where(torch.cat([differs, edge], -1), place + 1, len(place))
+    end = last.flip(-1).cummin(-1).values.flip(-1)
+    up = (place + 1).expand_as(end) if causal else end
+    seen = up - low
+    if real is not None:
+        count = torch.nn.functional.pad(real.gather(-1, order).cumsum(-1), (1, 0))
+        seen = count.gather(-1, up) - count.gather(-1, low)
+    return order, torch.stack([low, up, seen, end]).int()
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do as `ops.triton_forward`, for tokens that see those of their document alone."""
+    from querykey.backends.triton import intervals
+
+    heads, back = len(k) // len(order), order.argsort(-1)
+    with torch.cuda.device_of(q):
+        q, k, v = (_ordered(x, order, heads) for x in (q, k[:, None], v[:, None]))
+        found = intervals.forward(q, k[:, 0], v[:, 0], table, numbers, keep)
+        out, more, inverse = (_ordered(x, back, heads) for x in found)
+        return out, more, inverse
+
+
+def _empty_results(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
+    more = v.new_empty(out.shape if keep else 0)
+    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+def _backward(
+    g: Tensor,
+    out: Tensor,
+    more: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v."""
+    from querykey.backends.triton import intervals
+
+    heads, back = len(k) // len(order), order.argsort(-1)
+    with torch.cuda.device_of(q):
+        given = (g, out, more, inverse, q, k[:, None], v[:, None])
+        g, out, more, inverse, q, k, v = (_ordered(x, order, heads) for x in given)
+        found = intervals.backward(
+            g, out, more, inverse, q, k[:, 0], v[:, 0], table, numbers, causal
+        )
+        dq, dk, dv = (
+            _ordered(x, back, heads) for x in (found[0], *(x[:, None] for x in found[1:]))
+        )
+        return dq, dk[:, 0], dv[:, 0]
+
+
+def _empty_gradients(
+    g: Tensor,
+    out: Tensor,
+    more: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _ordered(x: Tensor, order: Tensor, heads: int) -> Tensor:
+    """Return x, whose third axis are tokens of batch x `heads` lanes, in an order for each row."""
+    order = order.repeat_interleave(heads, 0)[:, None, :, *[None] * (x.ndim - 3)]
+    return x.gather(2, order.expand(x.shape)) if x.numel() else x
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, order, table, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output, q, k, v, order, table)
+
+
+def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
+    return *documents_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
+
+
+documents_forward = operator("triton_documents_forward", _forward, _empty_results)
+documents_backward = operator("triton_documents_backward", _backward, _empty_gradients)
+torch.library.register_autograd(
+    "querykey::triton_documents_forward", _derive, setup_context=_remember
+)
+register_flop_formula(torch.ops.querykey.triton_documents_forward)(flops.documents_forward)
+register_flop_formula(torch.ops.querykey.triton_documents_backward)(flops.documents_backward)

@@ -1,0 +1,98 @@
+"""FLOPs of the GPU operators, for torch's registry: a multiply-add is 2, matrix products alone.
+
+Counted is what the kernels multiply for the tokens that there are, sizes filled up included, zeros
+that fill up a tile not. Within its chunk a query meets as many keys as the chunk has, those that
+the causal order hides included; where there are no chunks it meets all, whatever documents hide.
+Products with 1, which only bring queries to where the next product wants them, are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from querykey.backends.triton.plans import Plan, fitting, plan
+
+Shape = Sequence[int]
+
+
+def forward(
+    q: Shape, k: Shape, v: Shape, seen: Any, numbers: Any, causal: bool, keep: bool, **_: Any
+) -> int:
+    """Every pair, or the sums of all keys, read by all queries, and the pairs of each chunk."""
+    (lanes, group, queries, size), keys, width = q, k[1], v[2]
+    cut = plan(size, width)
+    if max(queries, keys) <= cut.near[0]:
+        return 2 * lanes * group * queries * keys * (size + width)
+    met = 2 * group * _pairs(queries, cut) * (size + width) if causal else 0
+    return lanes * (met + _read(group * queries, size, width) + _summed(keys, size, width))
+
+
+def backward(
+    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape,
+    numbers: Any, causal: bool, **_: Any,
+) -> int:  # fmt: skip
+    """Gradients of queries by the sums of keys, those of keys and values by the sums of queries."""
+    (lanes, group, queries, size), keys, width = q, k[1], v[2]
+    cut, met = plan(size, width), 4 * size + 3 * width  # scores and weights twice; dq, dk and dv
+    if max(queries, keys) <= cut.near[1]:
+        return 2 * lanes * group * queries * keys * met
+    near = 2 * group * _pairs(queries, cut) * met if causal else 0
+    square, rest = size * size * width, _rest(size, width)
+    by_query = 2 * group * queries * (square + rest)
+    by_key = 2 * keys * (2 * square + rest + size * width)
+    sums = _summed(keys, size, width) + _summed(group * queries, size, width)
+    return lanes * (near + by_query + by_key + sums)
+
+
+def documents_forward(
+    q: Shape, k: Shape, v: Shape, order: Any, table: Any, numbers: Any, causal: bool, keep: bool,
+    **_: Any,
+) -> int:  # fmt: skip
+    """Every pair."""
+    return 2 * q[0] * q[1] * q[2] * k[1] * (q[3] + v[2])
+
+
+def documents_backward(
+    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, order: Any,
+    table: Any, numbers: Any, causal: bool, **_: Any,
+) -> int:  # fmt: skip
+    """The scores twice, the gradient of the weights twice, and dq, dk, dv."""
+    return 2 * q[0] * q[1] * q[2] * k[1] * (4 * q[3] + 3 * v[2])
+
+
+def decode(
+    q: Shape, k: Shape, v: Shape, real: Any, outer: Shape, total: Shape, numbers: Any, **_: Any
+) -> int:
+    """One product with phi(k) to join the sums, and one with phi(q) for each query."""
+    return 2 * outer[0] * outer[1] * (outer[2] + 1) * (1 + q[1])
+
+
+def extend(
+    q: Shape, k: Shape, v: Shape, real: Any, outer: Shape, total: Shape, numbers: Any, **_: Any
+) -> int:
+    """As forward, by way of the sums however few the tokens are."""
+    size, width = fitting(q[3]), fitting(v[2])
+    met = 2 * q[1] * _pairs(q[2], plan(size, width)) * (size + width)
+    return q[0] * (met + _read(q[1] * q[2], size, width) + _summed(k[1], size, width))
+
+
+def _summed(tokens: int, size: int, width: int) -> int:
+    """Sums of degree 2 in three quarters of the square, and the rest."""
+    return 2 * tokens * (3 * size * size // 4 * width + _rest(size, width))
+
+
+def _read(tokens: int, size: int, width: int) -> int:
+    """The same read by queries; keys too small for half a tile read whole ones."""
+    square = size * size if size < 32 else 3 * size * size // 4
+    return 2 * tokens * (square * width + _rest(size, width))
+
+
+def _rest(size: int, width: int) -> int:
+    """Degree 1, and degree 2 of the normaliser."""
+    return size * width + size * size
+
+
+def _pairs(tokens: int, cut: Plan) -> int:
+    """Pairs within chunks."""
+    return tokens * min(tokens, cut.chunk)

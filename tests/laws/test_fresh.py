@@ -1,0 +1,318 @@
+"""Models as people write them, each lawful until `fault` replaces one thing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from querykey.laws import Subject, check
+
+WORDS, WIDTH = 47, 24
+
+
+class Faulty(nn.Module):
+    """Says whether the fault of this name is on."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.fault = fault
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def has(self, name):
+        return self.fault == name
+
+
+class StateSpace(Faulty):
+    """A convolution and a decaying state; the cache comes out only when it is asked for."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.conv, self.rate = nn.Conv1d(WIDTH, WIDTH, 3, groups=WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids, cache=None, use_cache=False):
+        x = self.embed(ids)
+        window = x.new_zeros(len(x), 2, WIDTH) if cache is None else cache["window"]
+        state = x.new_zeros(len(x), WIDTH) if cache is None else cache["state"]
+        joined = torch.cat([window, x], 1)
+        x, out = self.conv(joined.mT).mT, []
+        for t in range(x.size(1)):
+            keep = torch.sigmoid(self.rate(x[:, t]))
+            state = keep * state + (1 - keep) * x[:, t]
+            out.append(state)
+        kept = joined[:, -3:-1] if self.has("an old window is kept") else joined[:, -2:]
+        logits = self.head(torch.stack(out, 1))
+        return (logits, {"window": kept, "state": state}) if use_cache else logits
+
+
+class Recurrent(Faulty):
+    """torch's own recurrence, its state by a name of the user's."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.core = nn.LSTM(WIDTH, WIDTH, 2, batch_first=True)
+
+    def forward(self, x, hc=None):
+        if hc is not None and self.has("the state is not used"):
+            hc = None
+        if hc is not None and self.has("states change places"):
+            hc = hc[::-1]
+        y, hc = self.core(self.embed(x), hc)
+        return self.head(y), hc
+
+
+class Tutorial(Faulty):
+    """Time first, and a mask that is made where none is given."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 48)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, src, src_mask=None):
+        if src_mask is None:
+            src_mask = nn.Transformer.generate_square_subsequent_mask(len(src), device=src.device)
+        if self.has("the mask is turned round"):
+            src_mask = src_mask.T
+        if self.has("the mask is forgotten"):
+            src_mask = None
+        return self.head(self.layers(self.embed(src) * math.sqrt(WIDTH), src_mask))
+
+
+class Cross(Faulty):
+    """A bare layer that looks at another sequence."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        del self.embed
+        self.q, self.kv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x, context, context_mask=None):
+        k, v = self.kv(context).chunk(2, -1)
+        scores = self.q(x) @ k.mT / WIDTH**0.5
+        if context_mask is not None and not self.has("the mask is ignored"):
+            hidden = ~context_mask[:, None].bool()
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        axis = 0 if self.has("softmax over the batch") else -1
+        return self.head(x + scores.softmax(axis) @ v)
+
+
+class Pooled(Faulty):
+    """One answer per row, from the mean of its real tokens; the mask must be given."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids, mask):
+        x = self.embed(ids)
+        scores = self.q(x) @ self.k(x).mT / WIDTH**0.5
+        x = x + scores.masked_fill(mask[:, None] == 0, -1e9).softmax(-1) @ x
+        if self.has("padding is in the mean"):
+            return self.head(x.mean(1))
+        count = mask.sum(1, keepdim=True).clamp(min=1)
+        return self.head((x * mask[..., None]).sum(1) / count)
+
+
+class Plain(Faulty):
+    """torch's fused attention; the scale is up to it."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, *, tokens):
+        x = self.embed(tokens)
+        q, k, v = (
+            part.unflatten(-1, (3, 8)).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        scale = 1.0 if self.has("no scale") else None
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        if self.has("batch statistics"):
+            x = F.batch_norm(x.mT, None, None, training=True).mT
+        return {"logits": self.head(x + mixed.transpose(1, 2).flatten(2)), "attentions": None}
+
+
+class BestKeys(Faulty):
+    """Only the four best visible keys count, so that fewer tokens raise."""
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+        scores = (x @ x.mT / WIDTH).masked_fill(~seen, -1e9)
+        least = scores.topk(4, -1).values[..., -1:]
+        return self.head(x + scores.masked_fill(scores < least, -1e9).softmax(-1) @ x)
+
+
+class RightPadded(Faulty):
+    """torch's attention, its mask and its custom: rows are padded on the right."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.place = nn.Parameter(torch.randn(64, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids, key_padding_mask=None):
+        x, length = self.embed(ids) + self.place[: ids.shape[1]], ids.shape[1]
+        ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+        mixed = self.attention(x, x, x, attn_mask=ahead, key_padding_mask=key_padding_mask)[0]
+        return self.head(x + mixed)
+
+
+def test_absolute_positions_by_the_custom_of_torch_are_no_breach():
+    report = check(RightPadded())
+    assert report.violations == []
+    assert report.law("padding.left").verdict == "advice"
+
+
+def test_features_are_tried_in_the_precision_of_the_weights():
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)).bfloat16()
+    assert check(model).law("batch.others").verdict == "holds"
+
+
+MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_without_a_fault_there_is_no_alarm(kind):
+    report = check(kind())
+    bad = [f for f in report.laws if f.verdict in ("violated", "error", "tie", "advice")]
+    assert bad == []
+    cached = kind in (StateSpace, Recurrent)
+    assert report.law("cache.generate").verdict == ("holds" if cached else "not-applicable")
+
+
+FAULTS = [
+    (StateSpace, "an old window is kept", "cache.step", "(model)"),
+    (Recurrent, "the state is not used", "cache.step", "(model)"),
+    (Recurrent, "states change places", "cache.step", "(model)"),
+    (Tutorial, "the mask is turned round", "causality.perturb", "(model)"),
+    (Tutorial, "the mask is forgotten", "causality.perturb", "layers.layers.0.self_attn"),
+    (Cross, "the mask is ignored", "padding.right", "(model)"),
+    (Cross, "softmax over the batch", "batch.others", "(model)"),
+    (Pooled, "padding is in the mean", "padding.right", "(model)"),
+    (Plain, "batch statistics", "batch.others", "(model)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fault", "law", "module"), FAULTS, ids=lambda each: str(each))
+def test_a_fault_is_caught_and_its_module_named(kind, fault, law, module):
+    finding = check(kind(fault), laws=[law]).law(law)
+    assert finding.verdict == "violated"
+    assert finding.module == module
+
+
+def test_a_missing_scale_is_seen_through_fused_attention():
+    finding = check(Plain("no scale"), laws=["saturation"]).law("saturation")
+    assert finding.verdict == "advice"
+    assert "is the scale 1/sqrt(width) missing" in finding.note
+
+
+def test_a_trial_that_raises_hides_no_other():
+    finding = check(BestKeys(), laws=["causality.prefix"]).law("causality.prefix")
+    assert finding.verdict == "holds"
+    assert "not tried: the sequence was cut after 1 of 13 tokens" in finding.note
+
+
+class Speaker(Plain):
+    """Has a generate of its own; `way` is how it draws and what it returns."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, ids):
+        return super().forward(tokens=ids)["logits"]
+
+    def generate(self, ids, steps=20, repetition_penalty=1.3):
+        start = ids.shape[1]
+        for _ in range(steps):
+            scores = self(ids)[:, -1]
+            if repetition_penalty != 1:
+                scores = scores.scatter_reduce(1, ids, torch.full_like(scores, -9.0)[:, :1], "sum")
+            chances = scores.softmax(-1)
+            if self.way == "gumbel":
+                drawn = (chances / torch.empty_like(chances).exponential_(1)).argmax(-1)
+            elif self.way == "numpy":
+                drawn = [np.random.choice(WORDS, p=row.numpy()) for row in chances.detach()]
+                drawn = torch.tensor(np.array(drawn))
+            else:
+                drawn = torch.multinomial(chances, 1)[:, 0]
+            ids = torch.cat([ids, drawn[:, None]], 1)
+        first = torch.zeros_like(ids[:, :1])
+        return {"new": ids[:, start:], "begun": torch.cat([first, ids], 1)}.get(self.way, ids)
+
+
+@pytest.mark.parametrize(
+    ("way", "verdict", "words"),
+    [
+        ("multinomial", "holds", ""),
+        ("gumbel", "holds", ""),
+        ("new", "holds", ""),
+        ("numpy", "not-applicable", "by a chance that cannot be kept from acting"),
+        ("begun", "not-applicable", "neither the prompt continued nor new tokens"),
+    ],
+)
+def test_any_generate_is_understood_or_left_alone(way, verdict, words):
+    finding = check(Speaker(way), laws=["cache.generate"]).law("cache.generate")
+    assert finding.verdict == verdict
+    assert words in finding.note
+
+
+class Chooser(nn.Module):
+    """Takes the value of the best key: nothing tells queries and keys how to get better."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.q = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return x + F.one_hot((self.q(x) @ x.mT).argmax(-1), x.size(1)).to(x.dtype) @ x
+
+
+def test_what_breaks_a_law_by_design_says_so():
+    law = "gradient.reaches"
+    assert check(Chooser(), laws=[law]).law(law).module == "q"
+    told = check(Subject(Chooser(), breaks={law: "it chooses"}), laws=[law]).law(law)
+    assert (told.verdict, told.note) == ("not-applicable", "by design: it chooses")
+    model = nn.Sequential(Chooser(), nn.Linear(WIDTH, WIDTH))
+    model[0].breaks_laws = {law: "it chooses"}
+    assert check(model, laws=[law]).law(law).verdict == "not-applicable"
+
+
+def test_it_vouches_for_itself_alone():
+    class Dead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.chooser, self.extra = Chooser(), nn.Linear(WIDTH, WIDTH)
+            self.chooser.breaks_laws = {"gradient.*": "it chooses"}
+
+        def forward(self, ids):
+            x = self.chooser(ids)
+            return x + 0 * self.extra(x)
+
+    finding = check(Dead(), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert (finding.verdict, finding.module) == ("violated", "extra")
+
+
+def test_a_model_that_cannot_be_differentiated_breaks_no_law():
+    class Refuses(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise RuntimeError("train me in training mode")
+
+    class Proud(Faulty):
+        def forward(self, ids):
+            return self.head(Refuses.apply(self.embed(ids).cumsum(1)))
+
+    finding = check(Proud(), laws=["causality"]).law("causality.gradient")
+    assert finding.verdict == "not-applicable"
+    assert "it refuses to be differentiated" in finding.note

@@ -1,0 +1,75 @@
+"""Our models are lawful, and have a formula: every preset, mechanism and kind of positions."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.models import test_text as text
+
+import querykey as qk
+from querykey.attention.positions import ALiBi, Rotary
+from querykey.cli import run
+from querykey.models import PRESETS, Decoder, Distances, Encoder, Learned, Sinusoidal, presets
+
+# Argmax's queries and keys get no gradient: that is what it is.
+INHERENT = {"argmax": {"gradient.reaches"}}
+MECHANISMS = {
+    "softcap": qk.Softmax(softcap=5.0),
+    "polynomial": qk.Kernel(qk.Polynomial(4), scale=0.25),
+    "taylor": qk.Kernel(qk.Taylor(2), scale=0.25),
+    "random": qk.Kernel(qk.RandomFeatures(24), scale=0.25),
+    "similarity": qk.Similarity(lambda q, k: (q @ k.mT / 4).exp()),
+}
+POSITIONS = {
+    "none": None,
+    "learned": Learned(64),
+    "sinusoidal": Sinusoidal(),
+    "rotary": Rotary(layout="interleaved"),
+    "half rotary": Rotary(width=8),
+    "alibi": ALiBi(4),
+    "distances": Distances(8, 16),
+}
+
+
+def broken(report):
+    return {finding.law for finding in report.violations}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name, capsys):
+    assert broken(qk.check(name)) <= INHERENT.get(name, set())
+    capsys.readouterr()
+    assert run(["cost", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def lawful(model):
+    assert broken(qk.check(model)) == set()
+    report = qk.cost(model, qk.tokens("batch", "seq"))
+    at = report.at(batch=2, seq=7)
+    assert at.flops.forward > 2 * 2 * 7 * 64**2
+    return report
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_mechanisms(name):
+    torch.manual_seed(0)
+    lawful(Decoder(presets.mechanism(MECHANISMS[name])))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", POSITIONS)
+def test_positions(name):
+    torch.manual_seed(0)
+    lawful(Decoder(replace(presets.gpt(), positions=POSITIONS[name])))
+    lawful(Encoder(replace(presets.bert(), positions=POSITIONS[name])))
+
+
+@pytest.mark.slow
+def test_the_check_can_fail():
+    model = text.decoder()
+    model.stack.blocks[1].attention.mask = qk.FULL
+    assert "causality.perturb" in broken(qk.check(model))
