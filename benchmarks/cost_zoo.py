@@ -39,6 +39,7 @@ POINTS = [
     {"batch": 3, "seq": 10, "target_seq": 6},
     {"batch": 3, "seq": 6, "target_seq": 5},
     {"batch": 4, "seq": 40, "target_seq": 37},
+    {"batch": 3, "seq": 14, "target_seq": 11},
     {"batch": 3, "seq": 23, "target_seq": 19},
     {"batch": 3, "seq": 48, "target_seq": 32},
     {"batch": 3, "seq": 128, "target_seq": 256},
@@ -216,6 +217,7 @@ def summary(rows: list[dict]) -> dict:
         "without_formula": sorted({op for row in built for op in row["unknown"]}),
         "traced": sum(row.get("traced", False) for row in built),
         "padded": sum(row.get("padded", False) for row in built),
+        "padded_of": sum(row.get("traced", False) and "padded" in row for row in built),
         "states": len({row["code"] for row in rows}),
         "agree_untraced": sum(r["state"] == "agree" and not r.get("traced") for r in built),
         "median_seconds": round(statistics.median(row["seconds"] for row in built), 2),
@@ -265,7 +267,8 @@ def page(rows: list[dict], total: dict) -> str:
         f"{total['traced']} more look at the values of a mask and leave it out where it hides "
         "nothing, which a pass without values cannot know: the formula is that of the mask in "
         "use. They are equal to a real run that is made to take that branch, "
-        f"and {total['padded']} of them to a plain real run with a mask that hides something; "
+        f"and {total['padded']} of the {total['padded_of']} that were tried to a plain real run "
+        "with a mask that hides something; "
         "matrix products are the same on both branches.",
         "",
         "## Operations without a formula",

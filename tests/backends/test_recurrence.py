@@ -111,11 +111,25 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_pieces_on_a_gpu(name):
     found, true, state = on_device(LONG[name], torch.bfloat16)
-    assert driver.error(found.double(), true) < 5e-3
+    # Each by itself: what a prompt leaves behind is seen by the few tokens after it alone.
+    for at in (slice(None), slice(-2, None)):
+        assert driver.error(found[:, :, at].double(), true[:, :, at]) < 5e-3
     assert state.counts[0] <= sum(LONG[name][6])
     again = on_device(LONG[name], torch.bfloat16)
     assert torch.equal(found, again[0])
     assert all(torch.equal(a, b) for a, b in zip(state.arrays, again[2].arrays, strict=True))
+
+
+@on_gpu
+@pytest.mark.parametrize("tokens", [257, 300, 1024, 2999])
+def test_what_a_prompt_leaves_behind_on_a_gpu(tokens):
+    case = (driver.QUADRATIC, 2, 8, 8, 64, 64, (tokens,), False)
+    kernel, _, inputs, _ = driver.draw(case)
+    q, k, v = (x.cuda().bfloat16() for x in inputs)
+    _, state = qk.extend(q, k, v, driver.begun(kernel, q, k, v))
+    phi = kernel.phi(k.double())
+    assert driver.error(state.arrays[0], phi.mT @ v.double()) < 5e-3
+    assert driver.error(state.arrays[1], phi.sum(-2)) < 1e-5
 
 
 @on_gpu

@@ -22,13 +22,17 @@ on_gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    driver = Path(__file__).with_name("triton_driver.py")
-    interpreter = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, driver], env=interpreter, capture_output=True, text=True)
+def printed(driver, **environment):
+    """Run a driver in a process of its own and return the JSON it ends with."""
+    command = [sys.executable, Path(__file__).with_name(driver)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    return printed("triton_driver.py", TRITON_INTERPRET="1")
 
 
 @pytest.mark.slow
@@ -45,6 +49,14 @@ def interpreted():
 )
 def test_interpreted_against_the_quadratic_form(name, interpreted):
     assert max(interpreted[name]) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
+def test_no_copy_lands_where_a_product_may_still_read(tmp_path):
+    found = printed("triton_buffers_driver.py", TRITON_CACHE_DIR=str(tmp_path))
+    assert found["loops"] > 20
+    assert set(found["found"]) == {"moments, pipelined"}  # a launch that shows what is meant
 
 
 def draw(tokens, heads=2, kv_heads=2, key_dim=64, value_dim=64, size=1.0):

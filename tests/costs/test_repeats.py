@@ -57,7 +57,7 @@ def test_a_copied_layer_costs_what_it_costs_when_it_runs():
 
 @pytest.mark.slow
 def test_layers_of_attention_within_layers():
-    layers = [nn.TransformerEncoderLayer(12, 3, 20, 0.0, batch_first=True) for _ in range(5)]
+    layers = [nn.TransformerEncoderLayer(12, 3, 20, 0.0, batch_first=True) for _ in range(4)]
     model = nn.Sequential(*(nn.Sequential(nn.Linear(12, 12), layer) for layer in layers))
     inputs = qk.array("n", "t", 12)
     short, whole = (qk.cost(model, inputs, engine=e) for e in ("auto", "symbolic"))

@@ -40,7 +40,7 @@ class ValuesError(CostError):
     """What is counted depends on values."""
 
 
-class FoldedError(Exception):
+class FoldedError(CostError):
     """Numbered modules share work as values decide: only what they do together has a formula."""
 
 
@@ -164,7 +164,7 @@ class Counter:
         for way, device in self.ways or _ways(model, static=bool(self.subject.picked)):
             try:
                 counts = self._run(way, device, model, sizes)
-            except (CostError, FoldedError):
+            except CostError:
                 raise
             except Exception as error:
                 reason = reason or last_line(error)
@@ -204,7 +204,7 @@ class Counter:
             )
             if a == b:
                 if self.subject.varies != varied:
-                    raise FoldedError
+                    raise FoldedError("values decide which module does what")
                 return
         self.subject.varies = varied
         raise ValuesError("the cost depends on the values that go in, and no formula bounds it")

@@ -26,8 +26,10 @@ PLAIN = (bool, float, complex, str, type(None), torch.dtype, torch.device)
 def repeated(model: nn.Module, tally: Tally) -> Iterator[None]:
     """Let equal layers of the model run twice only; the tally is completed at the end."""
     groups = [_Group(tally, layers) for layers in equal_layers(model)]
-    replaced = [layer for group in groups for layer in group.replace()]
+    replaced: list[nn.Module] = []
     try:
+        for group in groups:
+            group.replace(replaced)
         yield
     finally:
         for layer in replaced:
@@ -67,10 +69,11 @@ class _Group:
         self.single = True
         self.copies: list[str] = []
 
-    def replace(self) -> list[nn.Module]:
+    def replace(self, replaced: list[nn.Module]) -> None:
+        """Put a forward of ours before each layer's own, and list the layer."""
         for path, layer in self.layers.items():
             layer.forward = self._forward(path, layer.forward)
-        return list(self.layers.values())
+            replaced.append(layer)
 
     def _forward(self, path: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:

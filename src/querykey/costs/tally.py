@@ -98,9 +98,10 @@ class Tally(TorchDispatchMode):
         self.repeated = True
         for (call, of, phase), times in list(self.calls.items()):
             self.calls.update({(call, to, phase): times for to in paths(of)})
-        for counter in (self.unknown, self.hidden):
-            for (what, of), times in list(counter.items()):
-                counter.update({(what, to): times for to in paths(of)})
+        for (op, of), times in list(self.unknown.items()):
+            self.unknown.update({(op, to): times for to in paths(of)})
+        for (call, of), times in list(self.hidden.items()):
+            self.hidden.update({(call, to): times for to in paths(of)})
         self.saved += [(to, size) for of, size in self.saved for to in paths(of)]
 
     def record(self, call: Call) -> None:

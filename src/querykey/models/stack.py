@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from querykey.attention.masks import FULL, Causal, Mask, Window
 from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary
 from querykey.attention.state import State
 from querykey.models.config import DecoderConfig, Distances, EncoderConfig
-from querykey.nn.attention import token_positions
+from querykey.nn.attention import Turns, token_positions
 from querykey.nn.block import Block, Memory
 from querykey.nn.norms import make_norm
 
@@ -23,6 +24,7 @@ class ModelState:
 
     layers: tuple[State, ...]
     memory: tuple[Memory, ...] | None = None
+    turns: Tensor | None = None  # of the positions that there is room for, worked out beforehand
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -49,7 +51,7 @@ class ModelState:
                 Memory(m.keys[rows], m.values[rows], None if m.real is None else m.real[rows])
                 for m in memory
             )
-        return ModelState(tuple(layer.select(rows) for layer in self.layers), memory)
+        return ModelState(tuple(layer.select(rows) for layer in self.layers), memory, self.turns)
 
 
 class Stack(nn.Module):
@@ -89,10 +91,8 @@ class Stack(nn.Module):
 
         Without a state they come first, and nothing is kept of them.
         """
-        shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": None}
-        if self.rotary is not None:
-            like = x.new_empty(1, self.key_dim)
-            shared["turns"] = self.rotary.turns(positions, like)
+        turns = self._turns(positions, x, state)
+        shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": turns}
         if memory is None:
             memory = None if state is None else state.memory
         kept = []
@@ -109,6 +109,32 @@ class Stack(nn.Module):
     def layers(self) -> list[Block]:
         """The blocks, as what they are."""
         return cast("list[Block]", list(self.blocks))
+
+    def turns(self, count: int, like: Tensor) -> Tensor | None:
+        """Return the rotary turns of the first positions, both parts beside each other."""
+        if self.rotary is None or count == 0:
+            return None
+        where = torch.arange(count, device=like.device)
+        return torch.cat(self.rotary.turns(where, like.new_empty(1, self.key_dim)), -1)
+
+    def _turns(self, positions: Tensor, x: Tensor, state: ModelState | None) -> Turns | None:
+        """Return the turns of these positions: from the state's table, if that has them all."""
+        if self.rotary is None:
+            return None
+        table = None if state is None else state.turns
+        if (
+            state is None
+            or table is None
+            or not (
+                max(state.counts, default=0) + x.shape[1] <= len(table)
+                and table.dtype == x.dtype
+                and (torch.is_inference_mode_enabled() or not table.is_inference())
+            )
+        ):
+            return self.rotary.turns(positions, x.new_empty(1, self.key_dim))
+        found = table[positions]
+        cos, sin = (found if positions.ndim == 1 else found[:, None]).chunk(2, -1)
+        return cos, sin
 
     def _bias(self) -> Bias | None:
         if self.distances is None or not isinstance(self.positions, Distances):

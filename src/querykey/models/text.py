@@ -106,9 +106,8 @@ class Decoder(nn.Module):
     def empty_state(self, batch: int = 1, capacity: int | None = None) -> ModelState:
         """Return the state before the first token, with room for `capacity` tokens at once."""
         like = self.embed.tokens.weight.detach()
-        return ModelState(
-            tuple(block.attention.empty_state(batch, capacity, like) for block in self.stack.layers)
-        )
+        layers = (block.attention.empty_state(batch, capacity, like) for block in self.stack.layers)
+        return ModelState(tuple(layers), turns=self.stack.turns(capacity or 0, like))
 
     def extend(
         self, ids: Tensor, state: ModelState, real: Tensor | None = None

@@ -1,0 +1,147 @@
+"""Compiles the planned kernels for a Hopper GPU, which need not be there, and looks for races.
+
+A loop that Triton pipelines copies later tiles into shared memory while products read earlier ones.
+Too few buffers, and a copy lands where a product may still be reading: results then change from run
+to run, or not, as the clock has it. The last line printed is JSON: kernels with such buffers.
+"""
+
+import json
+import re
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.runtime import driver
+from triton.runtime.jit import MockTensor
+
+from querykey.backends.triton import gradients, outputs, plans, states
+
+HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
+INDEX = re.compile(r"(%[\w#]+) = ttg\.memdesc_index (%[\w#]+)\[.*?: !ttg\.memdesc<(\d+)x")
+VIEW = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:trans|subslice) (%[\w#]+)")
+PRODUCT = re.compile(r"= ttng\.warp_group_dot (%[\w#]+), (%[\w#]+)")
+WAIT = re.compile(r"warp_group_dot_wait .*pendings = (\d+)")
+COPY = re.compile(r"= ttg\.async_copy_global_to_local %[\w#]+, (%[\w#]+)")
+ARRIVED = re.compile(r"= ttg\.async_wait .*num = (\d+)")
+
+
+class Compiled(Exception):
+    """Carries what the compiler has made of a kernel, in place of the machine code."""
+
+
+class Hopper:
+    """A GPU to compile for."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, _device=None):
+        return 0
+
+
+def stop(_backend, module, *_):
+    raise Compiled(str(module))
+
+
+def text_of(kernel, args, launch):
+    options = {"num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers}
+    try:
+        kernel.warmup(*args, grid=(1,), **options)
+    except Compiled as made:
+        return str(made)
+    raise AssertionError("the compiler did not get to the machine's code")
+
+
+def loops(text):
+    """Yield the bodies of loops that have no loop inside."""
+    lines = text.splitlines()
+    for first, line in enumerate(lines):
+        if "scf.for" in line:
+            end = line[: len(line) - len(line.lstrip())] + "}"
+            body = []
+            for inner in lines[first + 1 :]:
+                if inner.startswith(end):
+                    break
+                body.append(inner)
+            if not any("scf.for" in inner for inner in body):
+                yield body
+
+
+def endangered(body):
+    """Return the buffers of a loop into which is copied while a product may still read them."""
+    buffers, views, read, copies, ahead = {}, {}, set(), [], 0
+    running = 0  # products that may be, at most; what the last turn leaves is there in the next
+    for _ in range(2):
+        begun, copies = 0, []
+        for line in body:
+            if found := INDEX.search(line):
+                buffers[found[1]] = (found[2], int(found[3]))
+            elif found := VIEW.search(line):
+                views[found[1]] = found[2]
+            elif found := PRODUCT.search(line):
+                begun, running = begun + 1, running + 1
+                for side in found.groups():
+                    while side in views:
+                        side = views[side]
+                    read.add(buffers.get(side, (None,))[0])
+            elif found := WAIT.search(line):
+                running = min(running, int(found[1]))
+            elif found := ARRIVED.search(line):
+                ahead = int(found[1])
+            elif found := COPY.search(line):
+                copies.append((*buffers[found[1]], running, begun))
+    ahead = ahead // max(len(copies), 1) + 1  # turns
+    # With as many buffers as turns ahead this turn's tile is overwritten, with one more the last's.
+    return [
+        name
+        for name, count, running, begun in copies
+        if name in read and running > (begun if count > ahead else 0)
+    ]
+
+
+def planned(size):
+    """Yield a name, a kernel, its arguments and its launch, for heads of a size."""
+    plan, floats = plans.plan(size, size), [1.0] * 5
+    for far in (True, False) if size <= plans.SUMMED else (False,):
+        for name, kernel, launches, args, more in (
+            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, HALF, HALF, SINGLE, N, 64, N, 4, *floats], [False, True, False]),  # noqa: E501
+            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, *floats[:3]], []),  # noqa: E501
+            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, *floats], []),  # noqa: E501
+        ):  # fmt: skip
+            launch = launches[not far]
+            shape = [1, plan.chunk, size, size, 64, launch.queries, launch.keys, True, far, True]
+            yield f"{name} {size} {far}", kernel, [*args, *shape, *more, "tf32"], launch
+    if size <= plans.SUMMED:
+        shape = [N, 64, 4, 1, plan.chunk, size, size, 64]
+        args = [HALF, HALF, HALF, *shape, True, "tf32"]
+        yield f"states {size}", states.states, args, plans.SUMS
+        yield from (
+            (f"moments {size} {bool(e)}", *moments(size, shape, e), plans.MOMENTS)
+            for e in (None, SINGLE)
+        )
+
+
+def moments(size, shape, weights):
+    return states.moments, [HALF, HALF, weights, HALF, SINGLE, *shape, weights is not None, "tf32"]
+
+
+def main():
+    driver.set_active(Hopper())
+    CUDABackend.make_llir = stop
+    found, seen = {}, 0
+    _, *racing, _ = next(one for one in planned(64) if one[1] is states.moments)
+    racing = ("moments, pipelined", *racing, plans.PLAIN)
+    for name, kernel, args, launch in [*planned(64), *planned(128), racing]:
+        text = text_of(kernel, args, launch)
+        bodies = [body for body in loops(text) if any(map(COPY.search, body))]
+        seen += len(bodies)
+        if bad := [buffer for body in bodies for buffer in endangered(body)]:
+            found[name] = bad
+    print(json.dumps({"loops": seen, "found": found}))
+
+
+if __name__ == "__main__":
+    main()
