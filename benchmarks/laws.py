@@ -119,7 +119,7 @@ def page(reports: list[Report], said: dict) -> str:
         f"of {said['targets']} pairs of architecture and text head of transformers "
         f"{said['versions']['transformers']} with torch {said['versions']['torch']}, shrunk, with "
         f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers "
-        f"({said['cpu_seconds']:.0f} s of processor time, 2 cores shared with other work); median "
+        f"({said['cpu_seconds']:.0f} s of processor time); median "
         f"{said['median_seconds']} s, slowest {said['slowest'][1]} with {said['slowest'][0]} s. "
         f"Verdicts: {', '.join(f'{n} {v}' for v, n in said['verdicts'].items())}.",
         "",
