@@ -90,6 +90,18 @@ def test_a_branch_on_a_size_limits_the_range():
     assert far.at(n=2, t=9000).flops.forward == 2 * 2 * 20 * 36
 
 
+@pytest.mark.parametrize(
+    ("near", "valid", "outside"), [(10, "t >= 10, t <= 18", 30), (100, "n >= 2, t >= 100", 15)]
+)
+def test_counts_near_a_size_claim_no_more_than_was_looked_at(near, valid, outside):
+    inputs = qk.array("n", "t", 6)
+    report = qk.cost(Window(pad=False), inputs, near={"t": near}, engine="interpolation")
+    assert str(report.valid) == valid
+    assert report.at(n=2, t=near + 3).flops.forward == 2 * 2 * min(near + 3, 20) * 36
+    with pytest.raises(qk.CostError, match="outside the range of this formula"):
+        report.at(n=2, t=outside)
+
+
 def test_padding_to_a_multiple_is_an_exact_ceiling_or_told_for_multiples():
     report = qk.cost(Window(pad=True), qk.array("n", "t", 6))
     assert "ceiling(t/8)" in str(report.flops.forward)

@@ -170,11 +170,11 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
             continue
         if place is None:
             _check_at_one(subject, how, found)
-        else:
-            least = {name: min(subject.values[name]) for name in subject.moved}
-            found.valid = found.valid.also(Valid.least(least))
+        looked = subject.near if place is None else subject.moved
+        least = {name: min(subject.values[name]) for name in looked}
+        found.valid = found.valid.also(Valid.least(least))
         found.valid = found.valid.also(Valid.multiples(subject.steps))
-        if _check_far(subject, how, found):
+        if _check_far(subject, how, found) or subject.near:
             return found
         pieces.append(found)
     if pieces:
@@ -186,7 +186,8 @@ def _check_far(subject: Subject, how: Options, found: Formulas) -> bool:
     """A polynomial that fits small sizes may be one piece of many: whether larger ones deny it."""
     from querykey.costs.engines import Counter, difference
 
-    counter, named = Counter(subject, how), subject.moved
+    counter = Counter(subject, how)
+    named = [name for name in subject.near if name in subject.names] or subject.moved
     if not named:
         return True
     top, fits = max(max(subject.values[name]) for name in named), True
