@@ -6,7 +6,7 @@ real (lanes, S), sums of the past (lanes, width, M + 1) by the feature map's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from querykey.backends.chunked.buffers import Lanes, Panel
 from querykey.backends.chunked.job import Job
 from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
 from querykey.backends.chunked.tiles import Pairs, wins
+from querykey.backends.operators import operator
 
 
 def _forward(
@@ -140,10 +141,7 @@ def _empty_gradients(
     v: Tensor,
     real: Tensor | None,
     sums: Tensor | None,
-    kind: str,
-    numbers: Sequence[float],
-    causal: bool,
-    start: int,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dsums = inverse.new_empty(0) if sums is None else sums.new_empty(sums.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsums
@@ -163,21 +161,8 @@ def _derive(ctx: Any, g: Tensor | None, _: Tensor | None, g_after: Tensor | None
     return dq, dk, dv, None, None if sums is None else dsums, *(None,) * 5
 
 
-def _operator(name: str, run: Callable, shapes: Callable) -> Callable:
-    """Make an operator from its function and one that returns results of the right shapes.
-
-    This is `torch.library.custom_op` without the import of torch's compiler at the first call,
-    which takes a second or two.
-    """
-    name = f"querykey::{name}"
-    torch.library.define(name, torch.library.infer_schema(run, mutates_args=()))
-    torch.library.impl(name, "default")(run)
-    torch.library.register_fake(name)(shapes)
-    return getattr(torch.ops.querykey, name.partition("::")[2]).default
-
-
-chunked_forward = _operator("chunked_forward", _forward, _empty_results)
-chunked_backward = _operator("chunked_backward", _backward, _empty_gradients)
+chunked_forward = operator("chunked_forward", _forward, _empty_results)
+chunked_backward = operator("chunked_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)
 register_flop_formula(torch.ops.querykey.chunked_forward)(flops.forward)
 register_flop_formula(torch.ops.querykey.chunked_backward)(flops.backward)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from querykey.backends.operators import operator
 from querykey.backends.triton import flops
-from querykey.backends.triton.ops import operator
+from querykey.backends.triton.ops import empty_gradients
 
 
 def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
@@ -103,22 +104,6 @@ def _backward(
         return dq, dk[:, 0], dv[:, 0]
 
 
-def _empty_gradients(
-    g: Tensor,
-    out: Tensor,
-    more: Tensor,
-    inverse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    order: Tensor,
-    table: Tensor,
-    numbers: Sequence[float],
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
 def _ordered(x: Tensor, order: Tensor, heads: int) -> Tensor:
     """Return x, whose third axis are tokens of batch x `heads` lanes, in an order for each row."""
     order = order.repeat_interleave(heads, 0)[:, None, :, *[None] * (x.ndim - 3)]
@@ -135,7 +120,7 @@ def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
 
 
 documents_forward = operator("triton_documents_forward", _forward, _empty_results)
-documents_backward = operator("triton_documents_backward", _backward, _empty_gradients)
+documents_backward = operator("triton_documents_backward", _backward, empty_gradients)
 torch.library.register_autograd(
     "querykey::triton_documents_forward", _derive, setup_context=_remember
 )

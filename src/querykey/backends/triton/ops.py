@@ -8,13 +8,14 @@ c2 of the similarity c0 + c1 d + c2 d^2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from querykey.backends.operators import operator
 from querykey.backends.triton import flops
 
 
@@ -69,7 +70,7 @@ def _backward(
         return passes.backward(g.contiguous(), out, more, inverse, q, k, v, numbers, causal)
 
 
-def _empty_gradients(
+def empty_gradients(
     g: Tensor,
     out: Tensor,
     more: Tensor,
@@ -77,9 +78,9 @@ def _empty_gradients(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    numbers: Sequence[float],
-    causal: bool,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors shaped like the gradients of q, k and v; documents' are the same."""
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
@@ -92,20 +93,8 @@ def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
     return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
 
 
-def operator(name: str, run: Callable, shapes: Callable) -> Callable:
-    """Make an operator from its function and one that returns results of the right shapes.
-
-    As in `chunked.ops`, this is `torch.library.custom_op` without loading torch's compiler.
-    """
-    name = f"querykey::{name}"
-    torch.library.define(name, torch.library.infer_schema(run, mutates_args=()))
-    torch.library.impl(name, "default")(run)
-    torch.library.register_fake(name)(shapes)
-    return getattr(torch.ops.querykey, name.partition("::")[2]).default
-
-
 triton_forward = operator("triton_forward", _forward, _empty_results)
-triton_backward = operator("triton_backward", _backward, _empty_gradients)
+triton_backward = operator("triton_backward", _backward, empty_gradients)
 torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
 register_flop_formula(torch.ops.querykey.triton_forward)(flops.forward)
 register_flop_formula(torch.ops.querykey.triton_backward)(flops.backward)

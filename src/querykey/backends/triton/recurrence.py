@@ -10,8 +10,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from querykey.attention.features import PowerSeries
 from querykey.attention.mechanisms import Kernel
+from querykey.backends.operators import operator
 from querykey.backends.triton import flops
-from querykey.backends.triton.ops import operator
 from querykey.backends.triton.quadratic import compute_dtype
 
 KINDS = (torch.bfloat16, torch.float16, torch.float32)  # of the tokens, when there is one to a row
