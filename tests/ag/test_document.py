@@ -185,21 +185,23 @@ def test_other_quotients_overflow_as_in_numpy():
 
 
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])
-@pytest.mark.parametrize("label", [None, "total"])
-def test_a_quotient_by_its_own_sum_has_the_gradient_of_all_its_parts(axis, label):
+@pytest.mark.parametrize("labels", [(None, None), (None, "total"), ("e", None)])
+def test_a_quotient_by_its_own_sum_has_the_gradient_of_all_its_parts(axis, labels):
     x = np.random.default_rng(0).standard_normal((3, 4))
     weights = np.arange(12.0).reshape(3, 4)
     ours = ag.Tensor(x)
     e = ag.exp(ours)
     total = ag.sum(e, axis=axis, keepdims=True)
-    total.label = label
+    e.label, total.label = labels
     ag.sum(e / total * weights + 0.5 * e * total).backward()  # e and its sum have other uses too
 
     theirs = torch.tensor(x, requires_grad=True)
     f = theirs.exp()
     s = f.sum(dim=axis, keepdim=True)
+    f.retain_grad()
     s.retain_grad()
     (f / s * torch.tensor(weights) + 0.5 * f * s).sum().backward()
     np.testing.assert_allclose(ours.grad, theirs.grad.numpy(), rtol=1e-12)
-    if label:
-        np.testing.assert_allclose(total.grad, s.grad.numpy(), rtol=1e-12)
+    for part, its in ((e, f), (total, s)):
+        if part.label:
+            np.testing.assert_allclose(part.grad, its.grad.numpy(), rtol=1e-12)

@@ -54,7 +54,7 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
 
 def sources_of(node: Tensor) -> list[Tensor]:
     """Return what a Tensor was made from, with and without a gradient to it."""
-    return [source for source, _ in node.edges] + [*node.constants]
+    return list(node._of) if type(node._of) is tuple else [source for source, _ in node.edges]
 
 
 def ancestry(end: Tensor) -> list[Tensor]:

@@ -11,24 +11,31 @@ from querykey.ag.primitives import Axis, back, primitive, quotient
 from querykey.ag.tensor import Tensor, raw, record
 
 
-def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
-    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
+def stable_softmax(v: np.ndarray, axis: Axis) -> tuple[np.ndarray, tuple[int, ...]]:
+    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1, and the sum's shape."""
     e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
-    return e / np.add.reduce(e, axis, keepdims=True)
+    total = np.add.reduce(e, axis, keepdims=True)
+    return e / total, total.shape
 
 
-def softmax_gradient(g: Any, y: Any, axis: Axis) -> Any:
-    """y * (g - sum(g * y)) over the axis of the softmax."""
-    gy = g * y
-    total = np.add.reduce(gy, axis, keepdims=True)
-    return gy - y * (total.spread(gy.shape) if type(total) is Block else total)
+def softmax_gradient(g: Any, y: Any, shape: tuple[int, ...]) -> Any:
+    """y * (g - sum(g * y)), the sum over what is 1 in its shape."""
+    if type(g) is Block:
+        gy = g * y
+        total = gy.sum(tuple([i for i in range(y.ndim) if not shape or shape[i] == 1]), True)
+        return gy - y * total.spread(gy.shape)
+    axes = range(y.ndim)
+    total = np.einsum(g, axes, y, axes, [i for i, n in enumerate(shape) if n != 1])
+    out = g - total.reshape(shape)
+    out *= y
+    return out
 
 
 @primitive
 def softmax(x: Any, axis: Axis = -1) -> Tensor:
     """exp(x) / sum(exp(x)) over an axis."""
-    y = stable_softmax(np.asarray(raw(x)), axis)
-    return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
+    y, shape = stable_softmax(np.asarray(raw(x)), axis)
+    return record("softmax", y, (x, softmax_gradient), saved=(y, shape))
 
 
 @primitive
@@ -51,42 +58,36 @@ def log_softmax(x: Any, axis: Axis = -1) -> Tensor:
     return record("log_softmax", y, (x, lambda g: g - np.exp(y) * total(g)))
 
 
-def share_gradient(g: Any, e: Any, total: Any, y: Any, axis: Axis) -> Any:
-    """(g - sum(g * y)) / total: the gradient of e both above the line and in the sum below it."""
-    below = np.add.reduce(g * y, axis, keepdims=True)
-    return (g - (below.spread(g.shape) if type(below) is Block else below)) / total
-
-
 def share(e: Tensor, total: Tensor) -> Tensor:
     """e / total, where total = sum(e) and e = exp(x).
 
     Raw exponentials leave the range of floats: at 89 in float32, at 710 in float64. Rows whose
     total is finite and not 0 keep their quotient, bit for bit; others get the stable softmax of x.
-    The derivative is then the softmax's own: g / total and g * e leave the range even sooner.
+    The derivative is the softmax's own, straight to x: g / total and g * e leave the range even
+    sooner. It passes e and total by, so where one is labelled they are divided like any others.
     """
     x, v, d = e._of, e._data, total._data
     if x is None or d.ndim not in (0, v.ndim) or not d.size:
         return quotient(e, total)
-    axis, flat = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1]), d.ravel()
-    low, high = RANGE[d.dtype.itemsize]
-    if low < np.minimum.reduce(flat) and np.maximum.reduce(flat) < high:
-        if total.label is not None:
-            return quotient(e, total)  # its own gradient is to be shown
+    if np.count_nonzero(d) == np.count_nonzero(np.isfinite(d)) == d.size:
+        if (e.label, total.label) != (None, None) and tame(d):
+            return quotient(e, total)
         y = v / d
-        out = record("divide", y, (e, share_gradient), saved=(v, d, y, axis))
-        out.constants += (total,)
-        return out
-    with np.errstate(all="ignore"):
-        y, fine = v / d, (d > 0) & np.isfinite(d)
-        if not fine.all():
-            y = np.where(fine, y, stable_softmax(x._data, axis))
-    return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
+    else:
+        with np.errstate(all="ignore"):
+            y, fine = v / d, (d > 0) & np.isfinite(d)
+            if not fine.all():
+                axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
+                y = np.where(fine, y, stable_softmax(x._data, axis)[0])
+    out = record("divide", y, (x, softmax_gradient), saved=(y, d.shape))
+    out._of = e, total
+    return out
 
 
-RANGE = {
-    t.itemsize: (float(np.finfo(t).tiny) ** 0.5, float(np.finfo(t).max) ** 0.5)
-    for t in map(np.dtype, ("float16", "float32", "float64"))
-}
+def tame(d: np.ndarray) -> bool:
+    """Whether 1 / d, squared, is a number too."""
+    info = np.finfo(d.dtype)
+    return bool(d.min() > float(info.tiny) ** 0.5 and d.max() < float(info.max) ** 0.5)
 
 
 def divide(a: Any, b: Any) -> Tensor:

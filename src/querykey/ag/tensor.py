@@ -35,17 +35,20 @@ class Tensor(ArrayLike):
     Tensor with a label: a label means "show me this".
     """
 
+    __slots__ = (
+        *("_data", "op", "edges", "saved", "requires_grad", "stamp", "label", "grad"),
+        *("_pending", "_of", "__weakref__"),
+    )
     _data: np.ndarray
     op: str  # the primitive that made it; of a leaf, nothing
-    edges: tuple[Edge, ...]
-    saved: tuple = ()  # what the pulls of the edges are given besides the gradient
-    constants: tuple[Tensor, ...] = ()  # the other inputs, which must not change either
+    edges: tuple[Edge, ...]  # to every Tensor that was read; the walk passes constants by
+    saved: tuple  # what the pulls of the edges are given besides the gradient
     requires_grad: bool
     stamp: int
-    label: str | None = None
-    grad: np.ndarray | None = None
-    _pending: Any = None  # the gradient, while a walk adds it up
-    _of: Tensor | None = None  # what exp and sum read, so that `/` knows a softmax
+    label: str | None
+    grad: np.ndarray | None
+    _pending: Any  # the gradient, while a walk adds it up
+    _of: Any  # what exp and sum read, so that `/` knows a softmax; what that was written as
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
@@ -56,7 +59,8 @@ class Tensor(ArrayLike):
         if requires_grad and not real:
             raise complaints.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
-        self.label, self.op, self.edges, self.stamp = label, "", (), tick()
+        self.op, self.edges, self.saved, self.stamp, self.label = "", (), (), tick(), label
+        self.grad = self._pending = self._of = None
 
     @property
     def data(self) -> np.ndarray:
@@ -76,7 +80,7 @@ class Tensor(ArrayLike):
 
     def touch(self) -> None:
         """Take a new stamp after a change in place; what was computed cannot be changed."""
-        if self.edges and self.edges is not SPENT:
+        if self.requires_grad and self.edges and self.edges is not SPENT:
             raise complaints.computed(self)
         self.stamp = tick()
 
@@ -105,6 +109,8 @@ class Tensor(ArrayLike):
                     g = g.dense()
                 saved = node.saved
                 for source, pull in edges:
+                    if not source.requires_grad:
+                        continue
                     new, shape = pull(g, *saved), source._data.shape
                     if new.shape != shape:
                         new = spread(shrink(new, shape), shape)
@@ -120,9 +126,7 @@ class Tensor(ArrayLike):
                         source._pending = old + new
                         shared.discard(source)
                 if not retain_graph:
-                    node.edges, node.saved = SPENT, ()
-                    if node.constants:
-                        node.constants = ()
+                    node.edges, node.saved, node._of = SPENT, (), None
         finally:
             for node in order:  # a pull has failed: no half-made sum may stay behind
                 node._pending = None
@@ -143,20 +147,21 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     """
     out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
+    wanted = False
     for edge in edges:
         source = edge[0]
         if not isinstance(source, Tensor):
             edges = tuple([e for e in edges if e is not edge])
-        elif not source.requires_grad:
-            edges = tuple([e for e in edges if e is not edge])
-            out.constants += (source,)
+        elif source.requires_grad:
+            wanted = True
     if LENT:
-        look([edge[0] for edge in edges] + [*out.constants])
+        look([edge[0] for edge in edges])
     out.op = op
     out.edges = edges
-    out.saved = saved if edges else ()
-    out.requires_grad = edges != ()
+    out.saved = saved if wanted else ()
+    out.requires_grad = wanted
     out.stamp = tick()
+    out.label = out.grad = out._pending = out._of = None
     return out
 
 
@@ -185,7 +190,9 @@ def seed(end: Tensor, gradient: Any) -> np.ndarray:
     if gradient is None:
         if end.size != 1:
             raise complaints.many_numbers(end)
-        return np.ones(end.shape, end.dtype)
+        one = np.empty_like(end._data)
+        one.fill(1)
+        return one
     gradient = np.array(raw(gradient), dtype=end.dtype)
     if gradient.shape != end.shape:
         raise ValueError(
@@ -207,13 +214,10 @@ def history(end: Tensor) -> list[Tensor]:
         for source, _ in edges:
             if source.stamp > stamp:
                 raise complaints.changed(source, node)
-            if source not in seen:
+            if source.requires_grad and source not in seen:
                 seen.add(source)
                 if source.edges:
                     stack.append(source)
-        for source in node.constants:
-            if source.stamp > stamp:
-                raise complaints.changed(source, node)
     return sorted(seen, key=attrgetter("stamp"))
 
 
