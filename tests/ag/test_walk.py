@@ -238,6 +238,29 @@ def test_an_in_place_change_of_a_saved_value_is_refused(change):
 
 
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("moment", ["before the sum", "before the quotient", "after it"])
+def test_a_change_of_what_a_softmax_by_hand_has_read_is_refused(change, moment):
+    w = ag.Tensor([1.0, 2.0], label="w")
+    e = ag.exp(w)
+    change(w) if moment == "before the sum" else None
+    total = ag.sum(e)
+    change(w) if moment == "before the quotient" else None
+    y = ag.sum(e / total * [3.0, 4.0])
+    change(w) if moment == "after it" else None
+    with pytest.raises(RuntimeError, match=r"^w, \(2,\), was changed in place after (exp|divide)"):
+        y.backward()
+
+
+def test_a_softmax_by_hand_of_what_backward_has_passed_is_refused():
+    x = ag.Tensor([1.0, 2.0])
+    e = ag.exp(x)
+    total = ag.sum(e)
+    total.backward()
+    with pytest.raises(RuntimeError, match=r"^backward has already passed the result of exp"):
+        (e / total).backward([1.0, 0.0])
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_in_place_change_of_a_constant_is_refused(change):
     w, c = ag.Tensor([1.0, 2.0]), ag.Tensor([3.0, 4.0], label="c", requires_grad=False)
     if change is change_by_optimizer:

@@ -156,8 +156,9 @@ def times_right(x: np.ndarray, g: Block) -> Block:
     return Block(values, (*batch, slice(0, rows), columns), (*g.shape[:-2], rows, g.shape[-1]))
 
 
-def folded(x: np.ndarray, g: Block) -> Block:
-    """Return the sum over batches of x.mT @ g, in one product: the gradient of a weight matrix."""
-    part, values = x[g.index[:-1]], g.values
-    product = part.reshape(-1, part.shape[-1]).T @ values.reshape(-1, values.shape[-1])
-    return Block(product, (slice(0, x.shape[-1]), g.index[-1]), (x.shape[-1], g.shape[-1]))
+def folded(rows: np.ndarray, g: Block) -> Block:
+    """Return the sum over batches of x.mT @ g, in one product; x is given as rows."""
+    width, values = rows.shape[-1], g.values
+    part = rows.reshape(*g.shape[:-1], width)[g.index[:-1]]
+    product = part.reshape(-1, width).T @ values.reshape(-1, values.shape[-1])
+    return Block(product, (slice(0, width), g.index[-1]), (width, g.shape[-1]))

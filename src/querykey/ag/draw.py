@@ -54,7 +54,8 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
 
 def sources_of(node: Tensor) -> list[Tensor]:
     """Return what a Tensor was made from, with and without a gradient to it."""
-    return list(node._of) if type(node._of) is tuple else [source for source, _ in node.edges]
+    written = [x for x in node.saved if isinstance(x, Tensor)]  # where a gradient takes a shortcut
+    return written or [source for source, _ in node.edges]
 
 
 def ancestry(end: Tensor) -> list[Tensor]:

@@ -285,14 +285,13 @@ class BinaryCrossEntropyLoss(Module):
         z, target = raw(logits), np.asarray(raw(y))
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
-        e = np.abs(z)
-        e = np.exp(np.negative(e, out=e), out=e) if z.ndim else np.exp(-e)
-        terms = np.maximum(z, 0) + np.log1p(e)
-        terms -= z * target
+        e = np.exp(-np.abs(z))
+        terms = np.maximum(z, np.zeros(z.shape, z.dtype))  # quicker than a scalar zero
+        terms = terms + np.log1p(e) - z * target
 
         def slope(g: Any) -> Any:
-            """(sigmoid(z) - target) * g / z.size, made in one array."""
-            p = np.exp(np.minimum(z, 0)) / (1 + e)
+            """(sigmoid(z) - target) * g / z.size; sigmoid is 1 or e, over 1 + e."""
+            p = np.maximum((z >= 0).astype(z.dtype), e) / (1 + e)
             p -= target
             p *= g / z.size
             return p

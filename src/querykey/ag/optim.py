@@ -27,14 +27,18 @@ class Optimizer:
 
     def step(self) -> None:
         """Move every parameter that has a gradient."""
+        rate = np.array(self.lr)
         for i, p in enumerate(self.params):
-            grad, value = p.grad, p._data
-            if grad is not None:
-                value -= self.change(i, value, grad)
+            if p.grad is not None:
+                value = p._data
+                change = self.change(i, value, p.grad)
+                if rate.dtype is not change.dtype:  # NumPy is slower with a number than with this
+                    rate = np.array(self.lr, change.dtype)
+                value -= rate * change
                 p.stamp = tick()
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """Return what to subtract from the i-th parameter."""
+        """Return the direction from which the i-th parameter is to move away, lr times."""
         raise NotImplementedError
 
     def remember(self, key: str, count: bool = False) -> list[np.ndarray]:
@@ -70,7 +74,7 @@ class SGD(Optimizer):
         self.momentum, self.weight_decay = momentum, weight_decay
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """Return lr times the gradient, or times its running sum."""
+        """Return the gradient, or its running sum."""
         if self.weight_decay:
             grad = grad + self.weight_decay * value
         if self.momentum:
@@ -78,7 +82,7 @@ class SGD(Optimizer):
             velocity *= self.momentum
             velocity += grad
             grad = velocity
-        return self.lr * grad
+        return grad
 
 
 class Adam(Optimizer):
@@ -96,7 +100,7 @@ class Adam(Optimizer):
         self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """Return lr * mean / (sqrt(mean square) + epsilon), both corrected for their start at 0."""
+        """Return mean / (sqrt(mean square) + epsilon), both corrected for their start at 0."""
         if self.weight_decay:
             grad = grad + self.weight_decay * value
         first, second = self.remember("mean")[i], self.remember("square")[i]
@@ -105,6 +109,4 @@ class Adam(Optimizer):
         steps = int(count)
         first += (1 - b1) * (grad - first)
         second += (1 - b2) * (grad * grad - second)
-        return (
-            self.lr * (first / (1 - b1**steps)) / (np.sqrt(second / (1 - b2**steps)) + self.epsilon)
-        )
+        return first / (1 - b1**steps) / (np.sqrt(second / (1 - b2**steps)) + self.epsilon)

@@ -86,9 +86,11 @@ quiet_exp, quiet_sum = quiet(np.exp), quiet(np.add.reduce)
 
 def exp(x: Any) -> Tensor:
     """e ** x. It may overflow in silence: see `share`, which makes that harmless in a softmax."""
-    y = quiet_exp(x._data if isinstance(x, Tensor) else raw(x))
+    if not isinstance(x, Tensor):
+        x = record("constant", raw(x))
+    y = quiet_exp(x._data)
     out = record("exp", y, (x, operator.mul), saved=(y,))
-    out._of = x if isinstance(x, Tensor) else record("constant", x)
+    out._of = x
     return out
 
 
@@ -182,23 +184,22 @@ def matmul(a: Any, b: Any) -> Tensor:
     x = a._data if isinstance(a, Tensor) else np.asarray(a)
     y = b._data if isinstance(b, Tensor) else np.asarray(b)
     try:
-        if y.ndim == 2 and x.ndim > 1:
-            value, to_b = by_matrix(x, y), weight_gradient
+        if y.ndim == 2 and x.ndim > 1 and x.size and y.size:  # one matrix for the whole batch
+            shape, x = x.shape[:-1] + y.shape[1:], x.reshape(-1, x.shape[-1])
+            value, to_a, to_b = x.dot(y).reshape(shape), by_transposed, weight_gradient
         elif x.ndim == 1:
             return squeeze(matmul(expand_dims(a, 0), b), -2 if y.ndim > 1 else 0)
         elif y.ndim == 1:
             return squeeze(matmul(a, expand_dims(b, 1)), -1)
         else:
-            value, to_b = product(x, y), right_gradient
+            value, to_a, to_b = product(x, y), left_gradient, right_gradient
     except (ValueError, IndexError) as error:
         raise misfit("matmul", error, (a, b)) from None
-    return record("matmul", value, (a, left_gradient), (b, to_b), saved=(x, y))
+    return record("matmul", value, (a, to_a), (b, to_b), saved=(x, y))
 
 
 def left_gradient(g: Any, x: Any, y: Any) -> Any:
     """g @ y.mT."""
-    if y.ndim == 2 and type(g) is np.ndarray:
-        return by_matrix(g, y.T)
     return product(g, y.swapaxes(-1, -2))
 
 
@@ -207,26 +208,22 @@ def right_gradient(g: Any, x: Any, y: Any) -> Any:
     return product(x.swapaxes(-1, -2), g)
 
 
-def weight_gradient(g: Any, x: Any, y: Any) -> Any:
-    """The sum over the batch of x.mT @ g, as one product."""
+def by_transposed(g: Any, rows: Any, y: Any) -> Any:
+    """g @ y.T, the batch as rows of one matrix."""
     if type(g) is Block:
-        return folded(x, g)
-    if not x.size or not g.size:
-        return x.swapaxes(-1, -2) @ g
-    return x.reshape(-1, x.shape[-1]).T.dot(g.reshape(-1, g.shape[-1]))
+        return times(g, y.T)
+    return g.reshape(-1, g.shape[-1]).dot(y.T).reshape(g.shape[:-1] + y.shape[:1])
 
 
-def by_matrix(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """x @ w with one matrix for the whole batch, as one product."""
-    if x.flags.c_contiguous and x.size:
-        return x.reshape(-1, x.shape[-1]).dot(w).reshape((*x.shape[:-1], -1))
-    return x @ w
+def weight_gradient(g: Any, rows: Any, y: Any) -> Any:
+    """The sum over the batch of x.mT @ g, as one product."""
+    return folded(rows, g) if type(g) is Block else rows.T.dot(g.reshape(-1, g.shape[-1]))
 
 
 def product(x: Any, y: Any) -> Any:
     """x @ y for a batch of both; a transposed batch stays so, and a Block stays small."""
     if type(x) is Block:
-        return times(x, y) if y.ndim == 2 or y.shape[:-2] == x.shape[:-2] else x.dense() @ y
+        return times(x, y) if y.shape[:-2] == x.shape[:-2] else x.dense() @ y
     if type(y) is Block:
         return times_right(x, y) if x.shape[:-2] == y.shape[:-2] else x @ y.dense()
     if x.size <= 512 or x.strides[-2] >= x.strides[-1] or x.shape[:-2] != y.shape[:-2]:
@@ -367,7 +364,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
 def swapped(x: Any, a: int, b: int) -> Tensor:
     """Two axes exchanged."""
     v = x._data if isinstance(x, Tensor) else np.asarray(x)
-    return record("transpose", v.swapaxes(a, b), (x, lambda g: g.swapaxes(a, b)))
+    return record("transpose", v.swapaxes(a, b), (x, operator.methodcaller("swapaxes", a, b)))
 
 
 def permuted(x: Any, order: Sequence[int]) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from querykey.ag.blocks import Block
+from querykey.ag.lending import LENT, look
 from querykey.ag.primitives import Axis, back, primitive, quotient
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag.tensor import SPENT, Tensor, raw, record
 
 
 def stable_softmax(v: np.ndarray, axis: Axis) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -18,15 +19,18 @@ def stable_softmax(v: np.ndarray, axis: Axis) -> tuple[np.ndarray, tuple[int, ..
     return e / total, total.shape
 
 
-def softmax_gradient(g: Any, y: Any, shape: tuple[int, ...]) -> Any:
-    """y * (g - sum(g * y)), the sum over what is 1 in its shape."""
+def softmax_gradient(g: Any, y: Any, shape: tuple[int, ...], *_written: Tensor) -> Any:
+    """y * (g - sum(g * y)), over the axes that are 1 in the shape of the sum."""
+    axes = tuple([i for i in range(y.ndim) if not shape or shape[i] == 1])
     if type(g) is Block:
         gy = g * y
-        total = gy.sum(tuple([i for i in range(y.ndim) if not shape or shape[i] == 1]), True)
-        return gy - y * total.spread(gy.shape)
-    axes = range(y.ndim)
-    total = np.einsum(g, axes, y, axes, [i for i, n in enumerate(shape) if n != 1])
-    out = g - total.reshape(shape)
+        return gy - y * gy.sum(axes, keepdims=True).spread(gy.shape)
+    if g.size < 4096:
+        total = np.add.reduce(g * y, axes, keepdims=True)
+    else:  # without an array of products, once calling einsum is the smaller cost
+        every, rest = range(y.ndim), [i for i in range(y.ndim) if i not in axes]
+        total = np.einsum(g, every, y, every, rest).reshape(shape)
+    out = g - total
     out *= y
     return out
 
@@ -67,7 +71,9 @@ def share(e: Tensor, total: Tensor) -> Tensor:
     sooner. It passes e and total by, so where one is labelled they are divided like any others.
     """
     x, v, d = e._of, e._data, total._data
-    if x is None or d.ndim not in (0, v.ndim) or not d.size:
+    if LENT:
+        look([x])
+    if x is None or x.stamp > e.stamp or d.ndim not in (0, v.ndim) or not d.size:
         return quotient(e, total)
     if np.count_nonzero(d) == np.count_nonzero(np.isfinite(d)) == d.size:
         if (e.label, total.label) != (None, None) and tame(d):
@@ -79,9 +85,8 @@ def share(e: Tensor, total: Tensor) -> Tensor:
             if not fine.all():
                 axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
                 y = np.where(fine, y, stable_softmax(x._data, axis)[0])
-    out = record("divide", y, (x, softmax_gradient), saved=(y, d.shape))
-    out._of = e, total
-    return out
+    source = e if e.edges is SPENT else x  # where backward passed e, it is to say so
+    return record("divide", y, (source, softmax_gradient), saved=(y, d.shape, e, total))
 
 
 def tame(d: np.ndarray) -> bool:

@@ -8,9 +8,10 @@ than its readers', which is how the walk knows that their derivatives can no lon
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -48,7 +49,7 @@ class Tensor(ArrayLike):
     label: str | None
     grad: np.ndarray | None
     _pending: Any  # the gradient, while a walk adds it up
-    _of: Any  # what exp and sum read, so that `/` knows a softmax; what that was written as
+    _of: Tensor | None  # what exp and sum read, so that `/` knows a softmax
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
@@ -59,8 +60,8 @@ class Tensor(ArrayLike):
         if requires_grad and not real:
             raise complaints.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
-        self.op, self.edges, self.saved, self.stamp, self.label = "", (), (), tick(), label
-        self.grad = self._pending = self._of = None
+        self.op, self.edges, self.saved, self.stamp = "", (), (), tick()
+        self.label, self.grad, self._pending, self._of = label, None, None, None
 
     @property
     def data(self) -> np.ndarray:
@@ -94,26 +95,23 @@ class Tensor(ArrayLike):
         The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
         """
         shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
-        g, order = seed(self, gradient), history(self)
+        g, (order, leaves) = seed(self, gradient), history(self)
         self._pending = g
         try:
             while order:
                 node = order.pop()
-                g, edges = node._pending, node.edges
-                node._pending = None
-                if not edges or node.label is not None:
+                g, node._pending = node._pending, None
+                if node.label is not None or not node.edges:
                     keep(node, g, node in shared)
-                    if not edges:
-                        continue
                 if type(g) is Block and node.op not in SMALL:
                     g = g.dense()
                 saved = node.saved
-                for source, pull in edges:
+                for source, pull in node.edges:
                     if not source.requires_grad:
                         continue
                     new, shape = pull(g, *saved), source._data.shape
                     if new.shape != shape:
-                        new = spread(shrink(new, shape), shape)
+                        new = fitted(new, shape)
                     old = source._pending
                     if old is None:
                         source._pending = new
@@ -126,9 +124,11 @@ class Tensor(ArrayLike):
                         source._pending = old + new
                         shared.discard(source)
                 if not retain_graph:
-                    node.edges, node.saved, node._of = SPENT, (), None
+                    node.edges, node.saved = SPENT, ()
+            for leaf in leaves:
+                keep(leaf, leaf._pending, leaf in shared)
         finally:
-            for node in order:  # a pull has failed: no half-made sum may stay behind
+            for node in order + leaves:  # where a pull has failed, half-made sums are left
                 node._pending = None
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -148,12 +148,13 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
     wanted = False
-    for edge in edges:
-        source = edge[0]
-        if not isinstance(source, Tensor):
-            edges = tuple([e for e in edges if e is not edge])
-        elif source.requires_grad:
-            wanted = True
+    try:
+        for source, _ in edges:
+            if source.stamp and source.requires_grad:
+                wanted = True
+    except AttributeError:  # not every input is a Tensor: no stamp
+        edges = tuple([edge for edge in edges if isinstance(edge[0], Tensor)])
+        wanted = any(source.requires_grad for source, _ in edges)
     if LENT:
         look([edge[0] for edge in edges])
     out.op = op
@@ -201,24 +202,26 @@ def seed(end: Tensor, gradient: Any) -> np.ndarray:
     return gradient
 
 
-def history(end: Tensor) -> list[Tensor]:
-    """Return every Tensor behind `end` that a gradient reaches, the earliest first."""
+def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what a gradient of `end` reaches: what was computed, the earliest first; leaves."""
     if LENT:
         end_all_loans()
-    seen, stack = {end}, [end]
+    found, stack, leaves = {end.stamp: end}, [end], set()
     while stack:
         node = stack.pop()
         edges, stamp = node.edges, node.stamp
         if edges is SPENT:
             raise complaints.already_walked(node)
         for source, _ in edges:
-            if source.stamp > stamp:
+            made = source.stamp
+            if made > stamp:
                 raise complaints.changed(source, node)
-            if source.requires_grad and source not in seen:
-                seen.add(source)
-                if source.edges:
-                    stack.append(source)
-    return sorted(seen, key=attrgetter("stamp"))
+            if not source.edges:
+                leaves.add(source)
+            elif made not in found and source.requires_grad:
+                found[made] = source
+                stack.append(source)
+    return [found[stamp] for stamp in sorted(found)], [x for x in leaves if x.requires_grad]
 
 
 def keep(node: Tensor, g: Any, shared: bool) -> None:
@@ -231,21 +234,12 @@ def keep(node: Tensor, g: Any, shared: bool) -> None:
     node.grad = g
 
 
-def shrink(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return the sum of `g` over the axes along which an input of this shape was spread."""
-    extra = g.ndim - len(shape)
-    if extra > 0:
-        g = np.add.reduce(g, tuple(range(extra)))
-        if g.shape == shape:
-            return g
-    elif extra < 0:
-        g = g.reshape((1,) * -extra + g.shape)
-    axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
-    return np.add.reduce(g, axes, keepdims=True) if axes else g
+ones = functools.lru_cache(16)(np.ones)
 
 
-def spread(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return `g` repeated to the shape: what the inputs of a sum receive."""
+def fitted(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return `g` for an input of this shape: summed where it was spread, spread where summed."""
+    g = shrink(g, shape)
     if g.shape == shape:
         return g
     if isinstance(g, Block):
@@ -253,3 +247,17 @@ def spread(g: Any, shape: tuple[int, ...]) -> Any:
     full = np.empty(shape, g.dtype)
     full[...] = g
     return full
+
+
+def shrink(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum of `g` over the axes along which an input of this shape was spread."""
+    extra = g.ndim - len(shape)
+    if extra > 0:
+        if type(g) is np.ndarray and g.shape[extra:] == shape and g.size:
+            rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
+            return ones(len(rows), g.dtype).dot(rows).reshape(shape)
+        g = np.add.reduce(g, tuple(range(extra)))
+    elif extra < 0:
+        g = g.reshape((1,) * -extra + g.shape)
+    axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
+    return np.add.reduce(g, axes, keepdims=True) if axes else g
