@@ -286,16 +286,16 @@ class BinaryCrossEntropyLoss(Module):
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
         e = np.exp(-np.abs(z))
-        terms = np.maximum(z, np.zeros(z.shape, z.dtype))  # quicker than a scalar zero
-        terms = terms + np.log1p(e) - z * target
+        positive = np.maximum(z, np.zeros(z.shape, z.dtype))  # quicker than a scalar zero
 
         def slope(g: Any) -> Any:
-            """(sigmoid(z) - target) * g / z.size; sigmoid is 1 or e, over 1 + e."""
-            p = np.maximum((z >= 0).astype(z.dtype), e) / (1 + e)
+            """(sigmoid(z) - target) * g / z.size, with sigmoid(z) = exp(min(z, 0)) / (1 + e)."""
+            p = np.exp(z - positive) / (1 + e)
             p -= target
             p *= g / z.size
             return p
 
+        terms = positive + np.log1p(e) - z * target
         return record("bce", np.add.reduce(terms, None) / z.size, (logits, slope))
 
 

@@ -185,17 +185,19 @@ def matmul(a: Any, b: Any) -> Tensor:
     y = b._data if isinstance(b, Tensor) else np.asarray(b)
     try:
         if y.ndim == 2 and x.ndim > 1 and x.size and y.size:  # one matrix for the whole batch
-            shape, x = x.shape[:-1] + y.shape[1:], x.reshape(-1, x.shape[-1])
-            value, to_a, to_b = x.dot(y).reshape(shape), by_transposed, weight_gradient
+            shape, to_a, to_b = x.shape, by_transposed, weight_gradient
+            rows = x.reshape(-1, shape[-1])
+            value, saved = rows.dot(y).reshape(shape[:-1] + y.shape[1:]), (rows, y, shape)
         elif x.ndim == 1:
             return squeeze(matmul(expand_dims(a, 0), b), -2 if y.ndim > 1 else 0)
         elif y.ndim == 1:
             return squeeze(matmul(a, expand_dims(b, 1)), -1)
         else:
-            value, to_a, to_b = product(x, y), left_gradient, right_gradient
+            value, saved = product(x, y), (x, y)
+            to_a, to_b = left_gradient, right_gradient
     except (ValueError, IndexError) as error:
         raise misfit("matmul", error, (a, b)) from None
-    return record("matmul", value, (a, to_a), (b, to_b), saved=(x, y))
+    return record("matmul", value, (a, to_a), (b, to_b), saved=saved)
 
 
 def left_gradient(g: Any, x: Any, y: Any) -> Any:
@@ -208,16 +210,14 @@ def right_gradient(g: Any, x: Any, y: Any) -> Any:
     return product(x.swapaxes(-1, -2), g)
 
 
-def by_transposed(g: Any, rows: Any, y: Any) -> Any:
+def by_transposed(g: Any, rows: Any, y: Any, shape: tuple[int, ...]) -> Any:
     """g @ y.T, the batch as rows of one matrix."""
-    if type(g) is Block:
-        return times(g, y.T)
-    return g.reshape(-1, g.shape[-1]).dot(y.T).reshape(g.shape[:-1] + y.shape[:1])
+    return times(g, y.T) if type(g) is Block else g.reshape(len(rows), -1).dot(y.T).reshape(shape)
 
 
-def weight_gradient(g: Any, rows: Any, y: Any) -> Any:
+def weight_gradient(g: Any, rows: Any, y: Any, shape: tuple[int, ...]) -> Any:
     """The sum over the batch of x.mT @ g, as one product."""
-    return folded(rows, g) if type(g) is Block else rows.T.dot(g.reshape(-1, g.shape[-1]))
+    return folded(rows, g) if type(g) is Block else rows.T.dot(g.reshape(len(rows), -1))
 
 
 def product(x: Any, y: Any) -> Any:

@@ -8,28 +8,27 @@ import numpy as np
 
 from querykey.ag.blocks import Block
 from querykey.ag.lending import LENT, look
-from querykey.ag.primitives import Axis, back, primitive, quotient
+from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
 from querykey.ag.tensor import SPENT, Tensor, raw, record
 
 
-def stable_softmax(v: np.ndarray, axis: Axis) -> tuple[np.ndarray, tuple[int, ...]]:
-    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1, and the sum's shape."""
+def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
+    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
     e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
-    total = np.add.reduce(e, axis, keepdims=True)
-    return e / total, total.shape
+    return e / np.add.reduce(e, axis, keepdims=True)
 
 
-def softmax_gradient(g: Any, y: Any, shape: tuple[int, ...], *_written: Tensor) -> Any:
-    """y * (g - sum(g * y)), over the axes that are 1 in the shape of the sum."""
-    axes = tuple([i for i in range(y.ndim) if not shape or shape[i] == 1])
+def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
+    """y * (g - sum(g * y)) over the axis of the softmax."""
     if type(g) is Block:
         gy = g * y
-        return gy - y * gy.sum(axes, keepdims=True).spread(gy.shape)
+        return gy - y * np.add.reduce(gy, axis, keepdims=True).spread(gy.shape)
     if g.size < 4096:
-        total = np.add.reduce(g * y, axes, keepdims=True)
+        total = np.add.reduce(g * y, axis, keepdims=True)
     else:  # without an array of products, once calling einsum is the smaller cost
-        every, rest = range(y.ndim), [i for i in range(y.ndim) if i not in axes]
-        total = np.einsum(g, every, y, every, rest).reshape(shape)
+        every, gone = range(g.ndim), axes_of(g.shape, axis)
+        total = np.einsum(g, every, y, every, [i for i in every if i not in gone])
+        total = np.expand_dims(total, tuple(gone))
     out = g - total
     out *= y
     return out
@@ -38,8 +37,8 @@ def softmax_gradient(g: Any, y: Any, shape: tuple[int, ...], *_written: Tensor) 
 @primitive
 def softmax(x: Any, axis: Axis = -1) -> Tensor:
     """exp(x) / sum(exp(x)) over an axis."""
-    y, shape = stable_softmax(np.asarray(raw(x)), axis)
-    return record("softmax", y, (x, softmax_gradient), saved=(y, shape))
+    y = stable_softmax(np.asarray(raw(x)), axis)
+    return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
 
 
 @primitive
@@ -75,6 +74,10 @@ def share(e: Tensor, total: Tensor) -> Tensor:
         look([x])
     if x is None or x.stamp > e.stamp or d.ndim not in (0, v.ndim) or not d.size:
         return quotient(e, total)
+    if total.saved:
+        _, axis, _ = total.saved
+    else:
+        axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
     if np.count_nonzero(d) == np.count_nonzero(np.isfinite(d)) == d.size:
         if (e.label, total.label) != (None, None) and tame(d):
             return quotient(e, total)
@@ -83,10 +86,9 @@ def share(e: Tensor, total: Tensor) -> Tensor:
         with np.errstate(all="ignore"):
             y, fine = v / d, (d > 0) & np.isfinite(d)
             if not fine.all():
-                axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
-                y = np.where(fine, y, stable_softmax(x._data, axis)[0])
+                y = np.where(fine, y, stable_softmax(x._data, axis))
     source = e if e.edges is SPENT else x  # where backward passed e, it is to say so
-    return record("divide", y, (source, softmax_gradient), saved=(y, d.shape, e, total))
+    return record("divide", y, (source, softmax_gradient), saved=(y, axis, e, total))
 
 
 def tame(d: np.ndarray) -> bool:

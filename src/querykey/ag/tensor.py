@@ -239,6 +239,10 @@ ones = functools.lru_cache(16)(np.ones)
 
 def fitted(g: Any, shape: tuple[int, ...]) -> Any:
     """Return `g` for an input of this shape: summed where it was spread, spread where summed."""
+    extra = g.ndim - len(shape)
+    if extra > 0 and type(g) is np.ndarray and g.size and g.shape[extra:] == shape:
+        rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
+        return ones(len(rows), g.dtype).dot(rows).reshape(shape)
     g = shrink(g, shape)
     if g.shape == shape:
         return g
@@ -253,9 +257,6 @@ def shrink(g: Any, shape: tuple[int, ...]) -> Any:
     """Return the sum of `g` over the axes along which an input of this shape was spread."""
     extra = g.ndim - len(shape)
     if extra > 0:
-        if type(g) is np.ndarray and g.shape[extra:] == shape and g.size:
-            rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
-            return ones(len(rows), g.dtype).dot(rows).reshape(shape)
         g = np.add.reduce(g, tuple(range(extra)))
     elif extra < 0:
         g = g.reshape((1,) * -extra + g.shape)
