@@ -10,7 +10,7 @@ import numpy as np
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.softmaxes import log_softmax, softmax
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag.tensor import Tensor, ones, raw, record
 
 
 def named_parameters(thing: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -290,7 +290,7 @@ class BinaryCrossEntropyLoss(Module):
 
         def slope(g: Any) -> Any:
             """(sigmoid(z) - target) * g / z.size, with sigmoid(z) = exp(min(z, 0)) / (1 + e)."""
-            p = np.exp(z - positive) / (1 + e)
+            p = np.exp(z - positive) / (e + ones((), z.dtype))
             p -= target
             p *= g / z.size
             return p

@@ -19,7 +19,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from querykey.ag.blocks import Block, block_of, folded, times, times_right
 from querykey.ag.complaints import misfit
 from querykey.ag.special import bell, erf_of, normal_below, sigmoid_of
-from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink
+from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink, zeros
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def relu_gradient(g: Any, x: Any, y: Any) -> Any:
     """g where x is positive; a product with ones and zeros is much faster than np.where."""
     if type(g) is Block:
         return g.like(g.values * (g.cut(y) > 0))
-    mask = (y > 0).astype(y.dtype)
+    mask = (y > zeros((), y.dtype)).astype(y.dtype)
     mask *= g
     return mask
 
@@ -73,7 +73,7 @@ sin = unary("sin", np.sin, lambda g, x, y: g * np.cos(x))
 cos = unary("cos", np.cos, lambda g, x, y: -g * np.sin(x))
 tanh = unary("tanh", np.tanh, lambda g, x, y: g * (1 - y * y))
 sigmoid = unary("sigmoid", sigmoid_of, lambda g, x, y: g * (y * (1 - y)))
-relu = unary("relu", lambda x: np.maximum(x, 0), relu_gradient)
+relu = unary("relu", lambda x: np.maximum(x, zeros((), np.asarray(x).dtype)), relu_gradient)
 erf = unary("erf", erf_of, lambda g, x, y: g * (np.exp(-x * x) * (2 / math.sqrt(math.pi))))
 gelu = unary(
     "gelu", lambda x: x * normal_below(x), lambda g, x, y: g * (normal_below(x) + x * bell(x))

@@ -25,6 +25,8 @@ Edge = tuple[Any, Callable[..., Any]]
 
 tick = itertools.count(1).__next__
 new_tensor = object.__new__
+# Arrays that nobody writes to: NumPy is slower with a Python number than with one of no axes.
+zeros, ones = functools.lru_cache(64)(np.zeros), functools.lru_cache(64)(np.ones)
 SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
 
 
@@ -125,10 +127,12 @@ class Tensor(ArrayLike):
                         shared.discard(source)
                 if not retain_graph:
                     node.edges, node.saved = SPENT, ()
-            for leaf in leaves:
-                keep(leaf, leaf._pending, leaf in shared)
+            while leaves:
+                node = leaves.pop()
+                g, node._pending = node._pending, None
+                keep(node, g, node in shared)
         finally:
-            for node in order + leaves:  # where a pull has failed, half-made sums are left
+            for node in order + leaves:  # a pull has failed: no half-made sum may stay behind
                 node._pending = None
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -232,9 +236,6 @@ def keep(node: Tensor, g: Any, shared: bool) -> None:
     if shared or g.base is not None or type(g) is not np.ndarray or g.dtype != node._data.dtype:
         g = np.array(g, dtype=node._data.dtype)
     node.grad = g
-
-
-ones = functools.lru_cache(16)(np.ones)
 
 
 def fitted(g: Any, shape: tuple[int, ...]) -> Any:
