@@ -10,7 +10,8 @@ import numpy as np
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.softmaxes import log_softmax, softmax
-from querykey.ag.tensor import Tensor, ones, raw, record
+from querykey.ag.special import ones, relu_of
+from querykey.ag.tensor import Tensor, raw, record
 
 
 def named_parameters(thing: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -286,7 +287,7 @@ class BinaryCrossEntropyLoss(Module):
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
         e = np.exp(-np.abs(z))
-        positive = np.maximum(z, np.zeros(z.shape, z.dtype))  # quicker than a scalar zero
+        positive = relu_of(z)
 
         def slope(g: Any) -> Any:
             """(sigmoid(z) - target) * g / z.size, with sigmoid(z) = exp(min(z, 0)) / (1 + e)."""

@@ -18,8 +18,8 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from querykey.ag.blocks import Block, block_of, folded, times, times_right
 from querykey.ag.complaints import misfit
-from querykey.ag.special import bell, erf_of, normal_below, sigmoid_of
-from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink, zeros
+from querykey.ag.special import added, bell, erf_of, normal_below, relu_of, sigmoid_of, zeros
+from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +73,7 @@ sin = unary("sin", np.sin, lambda g, x, y: g * np.cos(x))
 cos = unary("cos", np.cos, lambda g, x, y: -g * np.sin(x))
 tanh = unary("tanh", np.tanh, lambda g, x, y: g * (1 - y * y))
 sigmoid = unary("sigmoid", sigmoid_of, lambda g, x, y: g * (y * (1 - y)))
-relu = unary("relu", lambda x: np.maximum(x, zeros((), np.asarray(x).dtype)), relu_gradient)
+relu = unary("relu", relu_of, relu_gradient)
 erf = unary("erf", erf_of, lambda g, x, y: g * (np.exp(-x * x) * (2 / math.sqrt(math.pi))))
 gelu = unary(
     "gelu", lambda x: x * normal_below(x), lambda g, x, y: g * (normal_below(x) + x * bell(x))
@@ -81,7 +81,7 @@ gelu = unary(
 
 
 quiet = np.errstate(over="ignore")
-quiet_exp, quiet_sum = quiet(np.exp), quiet(np.add.reduce)
+quiet_exp, quiet_sum = quiet(np.exp), quiet(added)
 
 
 def exp(x: Any) -> Tensor:
@@ -254,7 +254,7 @@ def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     v = x._data if isinstance(x, Tensor) else np.asarray(x)
     of_exp = isinstance(x, Tensor) and x.op == "exp"
     try:
-        y = (quiet_sum if of_exp else np.add.reduce)(v, axis, keepdims=keepdims)
+        y = (quiet_sum if of_exp else added)(v, axis, keepdims)
     except ValueError as error:
         raise misfit("sum", error, (x,)) from None
     out = record("sum", y, (x, back), saved=(v.shape, axis, keepdims))

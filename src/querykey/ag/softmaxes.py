@@ -8,7 +8,8 @@ import numpy as np
 
 from querykey.ag.blocks import Block
 from querykey.ag.lending import LENT, look
-from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
+from querykey.ag.primitives import Axis, back, primitive, quotient
+from querykey.ag.special import added
 from querykey.ag.tensor import SPENT, Tensor, raw, record
 
 
@@ -23,15 +24,10 @@ def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
     if type(g) is Block:
         gy = g * y
         return gy - y * np.add.reduce(gy, axis, keepdims=True).spread(gy.shape)
-    if g.size < 4096:
-        total = np.add.reduce(g * y, axis, keepdims=True)
-    else:  # without an array of products, once calling einsum is the smaller cost
-        every, gone = range(g.ndim), axes_of(g.shape, axis)
-        total = np.einsum(g, every, y, every, [i for i in every if i not in gone])
-        total = np.expand_dims(total, tuple(gone))
-    out = g - total
-    out *= y
-    return out
+    gy = np.asarray(g * y)
+    np.subtract(g, added(gy, axis, True), out=gy)
+    gy *= y
+    return gy
 
 
 @primitive

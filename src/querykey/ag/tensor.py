@@ -8,7 +8,6 @@ than its readers', which is how the walk knows that their derivatives can no lon
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -20,13 +19,12 @@ from querykey.ag import complaints
 from querykey.ag.blocks import SMALL, Block
 from querykey.ag.lending import LENT, end_all_loans, lend, look
 from querykey.ag.protocols import ArrayLike
+from querykey.ag.special import ones
 
 Edge = tuple[Any, Callable[..., Any]]
 
 tick = itertools.count(1).__next__
 new_tensor = object.__new__
-# Arrays that nobody writes to: NumPy is slower with a Python number than with one of no axes.
-zeros, ones = functools.lru_cache(64)(np.zeros), functools.lru_cache(64)(np.ones)
 SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
 
 
