@@ -10,7 +10,7 @@ import numpy as np
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.softmaxes import log_softmax, softmax
-from querykey.ag.special import ones, relu_of
+from querykey.ag.special import ones, relu_of, zeros
 from querykey.ag.tensor import Tensor, raw, record
 
 
@@ -286,17 +286,19 @@ class BinaryCrossEntropyLoss(Module):
         z, target = raw(logits), np.asarray(raw(y))
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
-        e = np.exp(-np.abs(z))
-        positive = relu_of(z)
+        e = np.asarray(np.abs(z))
+        np.exp(np.negative(e, e), e)
+        terms = relu_of(z) + np.log1p(e)
+        terms -= z * target
 
         def slope(g: Any) -> Any:
-            """(sigmoid(z) - target) * g / z.size, with sigmoid(z) = exp(min(z, 0)) / (1 + e)."""
-            p = np.exp(z - positive) / (e + ones((), z.dtype))
+            """(sigmoid(z) - target) * g / z.size; sigmoid is 1 or e, over 1 + e."""
+            p = np.maximum((z >= zeros((), z.dtype)).astype(z.dtype), e)
+            p /= e + ones((), z.dtype)
             p -= target
             p *= g / z.size
             return p
 
-        terms = positive + np.log1p(e) - z * target
         return record("bce", np.add.reduce(terms, None) / z.size, (logits, slope))
 
 
