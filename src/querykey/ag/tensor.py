@@ -172,9 +172,11 @@ def raw(value: Any) -> Any:
     """Return a Tensor's array, and a number as it is: a number never widens an array's dtype."""
     if isinstance(value, Tensor):
         return value._data
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, float):
         return float(value)  # np.float64 is a float too, but one that turns float32 into float64
-    if isinstance(value, np.ndarray | int):
+    if isinstance(value, int):
         return value
     return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
 
@@ -193,9 +195,7 @@ def seed(end: Tensor, gradient: Any) -> np.ndarray:
     if gradient is None:
         if end.size != 1:
             raise complaints.many_numbers(end)
-        one = np.empty_like(end._data)
-        one.fill(1)
-        return one
+        return ones(end.shape, end.dtype).copy()
     gradient = np.array(raw(gradient), dtype=end.dtype)
     if gradient.shape != end.shape:
         raise ValueError(
@@ -231,7 +231,7 @@ def keep(node: Tensor, g: Any, shared: bool) -> None:
     g = g.dense() if type(g) is Block else g
     if node.grad is not None:
         g, shared = node.grad + g, False
-    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype != node._data.dtype:
+    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype is not node._data.dtype:
         g = np.array(g, dtype=node._data.dtype)
     node.grad = g
 
