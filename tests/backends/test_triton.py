@@ -45,6 +45,7 @@ def interpreted():
         "checkpointed",
         "compiled whole",
         "distributed",
+        "shapes",
     ],
 )
 def test_interpreted_against_the_quadratic_form(name, interpreted):
