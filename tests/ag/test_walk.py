@@ -87,6 +87,15 @@ def test_gradients_add_up_over_calls_until_they_are_forgotten():
     np.testing.assert_allclose(x.grad, 2 * x.data)
 
 
+def test_a_leaf_takes_a_gradient_as_often_as_it_is_given_one():
+    x = ag.Tensor([1.0, 2.0])
+    x.backward([1.0, 3.0])
+    x.backward([1.0, 3.0])
+    assert x.grad.tolist() == [2, 6]
+    ag.sum(x * x).backward()
+    assert x.grad.tolist() == [4, 10]
+
+
 def test_a_retained_graph_walks_again_with_the_same_result():
     x = ag.Tensor([1.0, 2.0])
     y = ag.sum(ag.exp(x) * x)

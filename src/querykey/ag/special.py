@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Kept, for nobody to write to: NumPy takes a Python number slower than an array of no axes.
+# The last 64, for nobody to write to: NumPy takes a number slower than an array of no axes.
 zeros, ones = functools.lru_cache(64)(np.zeros), functools.lru_cache(64)(np.ones)
 
 

@@ -101,7 +101,7 @@ class Tensor(ArrayLike):
             while order:
                 node = order.pop()
                 g, node._pending = node._pending, None
-                if node.label is not None or not node.edges:
+                if node.label is not None:
                     keep(node, g, node in shared)
                 if type(g) is Block and node.op not in SMALL:
                     g = g.dense()
@@ -208,6 +208,8 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return what a gradient of `end` reaches: what was computed, the earliest first; leaves."""
     if LENT:
         end_all_loans()
+    if not end.edges:
+        return [], [end]
     found, stack, leaves = {end.stamp: end}, [end], set()
     while stack:
         node = stack.pop()
@@ -241,7 +243,8 @@ def fitted(g: Any, shape: tuple[int, ...]) -> Any:
     extra = g.ndim - len(shape)
     if extra > 0 and type(g) is np.ndarray and g.size and g.shape[extra:] == shape:
         rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
-        return ones(len(rows), g.dtype).dot(rows).reshape(shape)
+        once = (ones if len(rows) <= 4096 else np.ones)(len(rows), g.dtype)
+        return once.dot(rows).reshape(shape)
     g = shrink(g, shape)
     if g.shape == shape:
         return g
