@@ -23,7 +23,8 @@ def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
     """y * (g - sum(g * y)) over the axis of the softmax."""
     if type(g) is Block:
         gy = g * y
-        return gy - y * np.add.reduce(gy, axis, keepdims=True).spread(gy.shape)
+        total: Any = np.add.reduce(gy, axis, keepdims=True)
+        return gy - y * total.spread(gy.shape)
     gy = np.asarray(g * y)
     np.subtract(g, added(gy, axis, True), out=gy)
     gy *= y
