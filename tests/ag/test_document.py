@@ -208,3 +208,17 @@ def test_a_quotient_by_its_own_sum_has_the_gradient_of_all_its_parts(axis, label
     for part, its in ((e, f), (total, s)):
         if part.label:
             np.testing.assert_allclose(part.grad, its.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2)])
+def test_a_large_softmax_has_the_same_gradient(axis):
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal((2, 3, 211, 257))
+    ours = ag.Tensor(x)
+    e = ag.exp(ours)
+    loss = e / ag.sum(e, axis=axis, keepdims=True) + 2.0 * ag.softmax(ours, axis)
+    ag.sum(loss * weights).backward()
+    theirs = torch.tensor(x, requires_grad=True)
+    shares = theirs.exp() / theirs.exp().sum(dim=axis, keepdim=True)
+    (3 * shares * torch.tensor(weights)).sum().backward()
+    assert relative(ours.grad, theirs.grad.numpy()) < 1e-12

@@ -8,7 +8,7 @@ import numpy as np
 
 from querykey.ag.blocks import Block
 from querykey.ag.lending import LENT, look
-from querykey.ag.primitives import Axis, back, primitive, quotient
+from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
 from querykey.ag.special import added
 from querykey.ag.tensor import SPENT, Tensor, raw, record
 
@@ -25,10 +25,15 @@ def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
         gy = g * y
         total: Any = np.add.reduce(gy, axis, keepdims=True)
         return gy - y * total.spread(gy.shape)
-    gy = np.asarray(g * y)
-    np.subtract(g, added(gy, axis, True), out=gy)
-    gy *= y
-    return gy
+    if g.size < 1 << 17:
+        total = added(g * y, axis, True)
+    else:  # einsum is slow to begin, and then needs no memory for the products
+        every, gone = range(g.ndim), tuple(axes_of(g.shape, axis))
+        total = np.einsum(g, every, y, every, [i for i in every if i not in gone])
+        total = np.expand_dims(total, gone)
+    out = g - total
+    out *= y
+    return out
 
 
 @primitive
