@@ -95,6 +95,12 @@ def test_long_answers_of_several_rows_are_those_of_each_alone(name):
         assert alone[0].tolist() == argmax_of_the_full_forward(model, x[row], PAYS)
 
 
+@pytest.mark.parametrize("name", ["gpt", "llama", "elu", "t5"])
+def test_no_prompts_give_no_rows(name):
+    model, none = build(preset(name)).eval(), torch.zeros(0, 4, dtype=torch.long)
+    assert qk.generate(model, none, max_new_tokens=3).shape == (0, 4 if name == "t5" else 7)
+
+
 def test_a_stream_is_the_same_tokens_one_at_a_time():
     model, x = text.decoder(), text.ids(length=5)
     pieces = list(stream(model, x, max_new_tokens=4, temperature=0.9, seed=3))

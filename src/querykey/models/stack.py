@@ -122,18 +122,19 @@ class Stack(nn.Module):
         if self.rotary is None:
             return None
         table = None if state is None else state.turns
+        most = 0 if state is None else max(state.counts, default=0)  # of one row
         if (
-            state is None
-            or table is None
-            or not (
-                max(state.counts, default=0) + x.shape[1] <= len(table)
-                and table.dtype == x.dtype
-                and (torch.is_inference_mode_enabled() or not table.is_inference())
-            )
+            table is None
+            or most + x.shape[1] > len(table)
+            or table.dtype != x.dtype
+            or (table.is_inference() and not torch.is_inference_mode_enabled())
         ):
             return self.rotary.turns(positions, x.new_empty(1, self.key_dim))
-        found = table[positions]
-        cos, sin = (found if positions.ndim == 1 else found[:, None]).chunk(2, -1)
+        if positions.ndim == 1:  # every row has had as many
+            found = table.narrow(0, most, x.shape[1])
+        else:
+            found = table[positions][:, None]
+        cos, sin = found.chunk(2, -1)
         return cos, sin
 
     def _bias(self) -> Bias | None:

@@ -121,12 +121,11 @@ def _rms_norm(module: nn.RMSNorm) -> Product:
     shape, weight, epsilon = module.normalized_shape, module.weight, module.eps
     if weight is None or epsilon is None or len(shape) > 1 or weight.dtype not in WIDE:
         return lambda x: torch.rms_norm(x, shape, weight, epsilon)
-    # torch's own takes nine steps on a CPU.
-    length, share = torch.linalg.vector_norm, 1 / weight.numel()
-    least = torch.tensor(epsilon, dtype=weight.dtype, device=weight.device)
+    # torch's own takes nine steps on a CPU; these are four.
+    length, hypot, root = torch.linalg.vector_norm, torch.hypot, weight.numel() ** 0.5
+    zero, least = weight.detach().new_tensor([0.0, root * epsilon**0.5])
 
     def norm(x: Tensor) -> Tensor:
-        size = length(x, 2, -1, True)
-        return x * torch.addcmul(least, size, size, value=share).rsqrt() * weight
+        return torch.addcdiv(zero, x, hypot(length(x, 2, -1, True), least), value=root) * weight
 
     return norm
