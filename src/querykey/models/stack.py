@@ -70,6 +70,12 @@ class Stack(nn.Module):
         self.both_ways = isinstance(config, EncoderConfig)
         self.distances = None
         if isinstance(config.positions, Distances):
+            alone = config.positions.buckets // (4 if self.both_ways else 2)
+            if not config.positions.furthest > alone:
+                raise ValueError(
+                    f"distances below {alone} have a bucket each, and the others reach further "
+                    f"than that; got {config.positions.furthest} as the furthest"
+                )
             self.distances = nn.Embedding(config.positions.buckets, config.block.attention.heads)
         # With the norm before each part, nothing has normed what the last part added.
         before = config.block.norm.place == "before"
