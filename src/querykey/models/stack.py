@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -109,7 +109,9 @@ class Stack(nn.Module):
             else:
                 x, after = block(x, source, state=state.layers[number], **shared)
                 kept.append(after)
-        return self.norm(x), None if state is None else replace(state, layers=tuple(kept))
+        if state is None:
+            return self.norm(x), None
+        return self.norm(x), ModelState(tuple(kept), state.memory, state.turns)
 
     @property
     def layers(self) -> list[Block]:

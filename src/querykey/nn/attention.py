@@ -155,7 +155,10 @@ class MultiHeadAttention(nn.Module):
             raise TypeError(f"the state is on {arrays[0].device}, the tokens are on {q.device}")
 
     def _join(self, out: Tensor) -> Tensor:
-        joined = out.transpose(1, 2).flatten(2)
+        batch, heads, tokens, size = out.shape
+        if tokens > 1:
+            out = out.transpose(1, 2)
+        joined = out.reshape(batch, tokens, heads * size)
         return joined if self.o is None else self.o(joined)
 
     @property
@@ -196,4 +199,6 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
 def _split(x: Tensor, heads: int) -> Tensor:
     """Turn (batch, tokens, heads * features) into (batch, heads, tokens, features)."""
     batch, tokens, width = x.shape
+    if tokens == 1:  # the same numbers in one step less, at every token of a decoder
+        return x.view(batch, heads, 1, width // heads)
     return x.view(batch, tokens, heads, width // heads).transpose(1, 2)

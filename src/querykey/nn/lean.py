@@ -31,6 +31,8 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
         return module
     if type(module) is nn.Linear:
         return _product(module.weight, module.bias, rows)
+    if type(module) is nn.Embedding and module.max_norm is None:
+        return _Table(module.weight)
     if type(module) is nn.LayerNorm:
         return _layer_norm(module)
     if type(module) is nn.RMSNorm:
@@ -109,6 +111,16 @@ def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
     weight = torch.cat([each.weight.detach() for each in parts])
     biases = [each.bias.detach() for each in parts if each.bias is not None]
     return _product(weight, torch.cat(biases) if biases else None, rows)
+
+
+class _Table:
+    """An nn.Embedding that only looks up."""
+
+    def __init__(self, weight: Tensor):
+        self.weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return torch.embedding(self.weight, ids)
 
 
 def _layer_norm(module: nn.LayerNorm) -> Product:
