@@ -3,11 +3,12 @@
     python benchmarks/gpu.py [--quick] [--plot docs/performance.svg]
 
 Causal, bfloat16, batch 1, 16 heads. Answers are compared with float64 on the device first: nothing
-is timed when one of ours or torch's is wrong, and a peer that is wrong, or not importable, is left
-out and named. A time is the median over runs, after warm-up, of a pair of CUDA events around one
-call that the GPU meets after some milliseconds of other work, so that the host is ahead of it, as
-in training; what the host takes for one call is told apart. Softmax and kernel attention are
-different mechanisms: the question is what a token costs.
+is timed when one of ours or torch's is wrong, and a peer that is off by ten times what they may be,
+or not importable, is left out and named. A time is the median over runs, after warm-up, of a pair
+of CUDA events around one call that the GPU meets after some milliseconds of other work, so that the
+host is ahead of it, as in training; what the host takes for one call is told apart, and so is each
+kernel's time with its share of the rate of a large product or copy. Softmax and kernel attention
+are different mechanisms: the question is what a token costs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from gpu_kernels import kernels
 from gpu_peers import HEADS, LENGTHS, SIZES, Contender, draw, gather, milliseconds, run_triton
 
 from querykey.attention.features import Quadratic
@@ -50,7 +52,8 @@ def check(name: str, contender: Contender, size: int, tokens: int) -> list[float
     wanted = results(contender.plain, [t.double() for t in x], g)
     found = results(turned(contender), x, g)
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)]
-    if not all(e < bound for e, bound in zip(errors, BOUNDS, strict=True)):
+    room = 10 if contender.peer else 1
+    if not all(e < room * bound for e, bound in zip(errors, BOUNDS, strict=True)):
         raise ArithmeticError(f"{name}, head size {size}, {tokens} tokens: errors {errors}")
     return errors
 
@@ -162,10 +165,15 @@ def report(found: list[dict], names: list[str]) -> None:
         ]
         ratios = (f"{r[f'cudnn {m}'] / r[f'triton {m}']:.2f}" for m in ("forward", "both"))
         rows.append([r["size"], r["tokens"], *shown, " / ".join(ratios)])
+    table(heads, rows)
+
+
+def table(heads: list[str], rows: list[list]) -> None:
+    """Print a table, as Markdown where nobody looks: for docs/performance.md."""
     if sys.stdout.isatty():
         print_table(heads, rows)
         return
-    for row in (heads, ["---"] * len(heads), *rows):  # Markdown, for docs/performance.md
+    for row in (heads, ["---"] * len(heads), *rows):
         print("| " + " | ".join(map(str, row)) + " |")
 
 
@@ -198,6 +206,7 @@ def main() -> None:
     machine |= ceilings()
     lengths = dict.fromkeys(sizes, LENGTHS[1::2]) | ({} if args.quick else {64: LENGTHS})
     found = [measure(contenders, s, n) for s in sizes for n in lengths[s] if n <= MOST[s]]
+    shares = kernels(131072, machine["product TFLOP/s"], machine["copy TB/s"])
     memory = {f"{s} {n}": peak(s, n) for s in sizes for n in (131072,) if n <= MOST[s]}
     hosts = {name: host(turned(one)) for name, one in contenders.items() if not one.peer}
     for r in found:
@@ -206,6 +215,7 @@ def main() -> None:
     for name, why in absent.items():
         print(f"not timed: {name}, {why}")
     report(found, list(contenders))
+    table(["kernel, 131072 tokens", "calls", "ms each", "rate", "share"], shares)
     shown = {name: [round(x, 3) for x in taken] for name, taken in hosts.items()}
     print(f"the host's ms for one call, forward and with backward: {shown}")
     print(f"MiB beyond inputs, output and gradients: { {k: round(v) for k, v in memory.items()} }")
@@ -215,7 +225,7 @@ def main() -> None:
     print(
         json.dumps(
             {"machine": machine, "errors": errors, "times": found, "peak MiB": memory}
-            | {"host ms": hosts, "absent": absent}
+            | {"host ms": hosts, "kernels": shares, "absent": absent}
         )
     )
 

@@ -106,9 +106,7 @@ def retention() -> Contender:
 
 def fla() -> Contender:
     attend = importlib.import_module("fla.ops.based").parallel_based
-    return Contender(
-        lambda q, k, v: attend(q, k, v, use_norm=True), plain_taylor, 32768, (64,), peer=True
-    )
+    return Contender(attend, plain_taylor, 32768, (64,), tokens_first=True, peer=True)
 
 
 CONTENDERS = {

@@ -37,6 +37,7 @@ CASES = {
     "all keys, one chunk": (POLYNOMIAL, 2, 1, 1, 20, 40, 16, 16, False, "right"),
 }  # fmt: skip
 SCALE = 0.3
+UTILS = ("test_schema", "test_faketensor")
 # Map, batch, heads, key heads, tokens, key and value size, causal, padded; how ids follow.
 DOCUMENTS = {
     "documents, causal": (QUADRATIC, 2, 4, 2, 90, 16, 32, True, False, "packed"),
@@ -123,7 +124,7 @@ def run(kernel, similarity, inputs, grad, causal, real, ids=None):
 
 def run_wrapped(wrap):
     """A plain case through torch.compile or a checkpoint, against the same without it."""
-    kernel, _, inputs, grad, causal, _ = draw(CASES["one chunk"])
+    kernel, _, inputs, grad, causal, _ = draw(CASES["whole chunks, wider keys"])
 
     def attend(*x):
         return quadratic.attend(*x, kernel, causal=causal)
@@ -159,6 +160,22 @@ def run_distributed():
     return errors(*found)
 
 
+def run_shapes():
+    """What torch is told about the results, against the results: 0 where they are alike."""
+    ops = torch.ops.querykey
+    for name in ("one chunk", "whole chunks, wider keys", "all keys, many"):
+        kernel, _, inputs, _, causal, _ = draw(CASES[name])
+        q, k, v = (x.flatten(0, 1) for x in inputs)
+        numbers = [SCALE, *kernel.features.coefficients]
+        for keep in (True, False):
+            args = (q.view(len(k), -1, *q.shape[1:]), k, v, None, numbers, causal, keep)
+            torch.library.opcheck(ops.triton_forward.default, args, test_utils=UTILS)
+            kept = ops.triton_forward.default(*args[:-1], True)
+            args = (kept[0], *kept[:3], *args[:3], *kept[3:], numbers, causal)
+            torch.library.opcheck(ops.triton_backward.default, args, test_utils=UTILS)
+    return [0.0]
+
+
 def poison(make):
     """Let what is not written to hold NaN."""
 
@@ -183,6 +200,7 @@ def main():
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
     )
     found["distributed"] = run_distributed()
+    found["shapes"] = run_shapes()
     print(json.dumps(found))
 
 

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -72,6 +73,14 @@ def test_names_are_escaped_and_points_that_are_not_finite_left_out():
     svg = line_chart([odd], x="<n>", y="&", title='"quoted"')
     assert len(points(svg)[0]) == 2
     assert "a < b & c" in {element.text for element in ET.fromstring(svg).iter()}
+
+
+def test_a_chart_is_as_wide_as_its_longest_name_needs():
+    short, long = (line_chart([Series(n * "m", [(1, 1)])], "n", "t") for n in (3, 40))
+    widths = [float(re.search(r'viewBox="0 0 (\d+)', svg)[1]) for svg in (short, long)]
+    assert widths[1] > widths[0]
+    at = float(re.search(r'<text x="([\d.]+)"[^>]*>m{40}<', long)[1])
+    assert widths[1] > at + 40 * 6
 
 
 def test_a_chart_of_nothing_is_refused():

@@ -58,11 +58,13 @@ def line_chart(series: Sequence[Series], x: str, y: str, title: str = "", log: b
     for index, s in enumerate(drawn):
         parts += _line(s, index, across.place, up.place)
     style = "font-family:system-ui,sans-serif;font-size:12px"
+    # Letters are some 7 pixels wide; the legend stands to the right of the axes.
+    width = WIDTH - RIGHT + max(RIGHT, 52 + 7 * max(len(s.name) for s in drawn))
     # A white ground, so that the figure reads the same on a dark page.
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" role="img" style="{style}">\n'
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" '
+        f'width="{width}" height="{HEIGHT}" role="img" style="{style}">\n'
+        f'<rect width="{width}" height="{HEIGHT}" fill="#ffffff"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )

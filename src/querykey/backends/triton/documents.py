@@ -71,7 +71,7 @@ def _empty_results(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     out = v.new_empty((*q.shape[:-1], v.shape[-1]))
-    more = v.new_empty(out.shape if keep else 0)
+    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
     return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
@@ -113,9 +113,10 @@ def _ordered(x: Tensor, order: Tensor, heads: int) -> Tensor:
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v, order, table, *ctx.rest, _ = inputs
     ctx.save_for_backward(*output, q, k, v, order, table)
+    ctx.set_materialize_grads(False)
 
 
-def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
+def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
     return *documents_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
 
 

@@ -2,7 +2,8 @@
 
 Counted is what the kernels multiply for the tokens that there are, sizes filled up included, zeros
 that fill up a tile not. Within its chunk a query meets as many keys as the chunk has, those that
-the causal order hides included; where there are no chunks it meets all, whatever documents hide.
+the causal order hides included; where there are no chunks it meets all, whatever documents hide. Of
+chunks all leave their sums here, though nobody asks for those of the last.
 Products with 1, which only bring queries to where the next product wants them, are not counted.
 """
 
@@ -22,27 +23,26 @@ def forward(
     """Every pair, or the sums of all keys, read by all queries, and the pairs of each chunk."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
     cut = plan(size, width)
-    if max(queries, keys) <= cut.near[0]:
+    if not cut.far(queries, keys, keep):
         return 2 * lanes * group * queries * keys * (size + width)
     met = 2 * group * _pairs(queries, cut) * (size + width) if causal else 0
     return lanes * (met + _read(group * queries, size, width) + _summed(keys, size, width))
 
 
 def backward(
-    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape,
-    numbers: Any, causal: bool, **_: Any,
+    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, square: Any,
+    rest: Any, numbers: Any, causal: bool, **_: Any,
 ) -> int:  # fmt: skip
     """Gradients of queries by the sums of keys, those of keys and values by the sums of queries."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
     cut, met = plan(size, width), 4 * size + 3 * width  # scores and weights twice; dq, dk and dv
-    if max(queries, keys) <= cut.near[1]:
+    if not cut.far(queries, keys, True):
         return 2 * lanes * group * queries * keys * met
     near = 2 * group * _pairs(queries, cut) * met if causal else 0
-    square, rest = size * size * width, _rest(size, width)
-    by_query = 2 * group * queries * (square + rest)
-    by_key = 2 * keys * (2 * square + rest + size * width)
-    sums = _summed(keys, size, width) + _summed(group * queries, size, width)
-    return lanes * (near + by_query + by_key + sums)
+    full, lower = size * size * width, _rest(size, width)
+    by_query = 2 * group * queries * (full + lower)
+    by_key = 2 * keys * (2 * full + lower + size * width)
+    return lanes * (near + by_query + by_key + _summed(group * queries, size, width))
 
 
 def documents_forward(

@@ -6,7 +6,8 @@ With the output n / z, its gradient o and the similarity f(d), d = q.k:
     dq_i = sum_j w_ij f'(d_ij) k_j,   dk_j = sum_i w_ij f'(d_ij) q_i,   dv_j = sum_i f(d_ij) g_i
 
 Far keys come through the sums over (k, v) before a chunk, far queries through those over (q, g),
-with weights e, after it.
+with weights e, after it. As f = x^2 + rest with x = rise d + shift, f' is 2 rise x; dq and dk get
+the factor 2 rise at last.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from querykey.backends.triton.near import from_keys, from_queries
 from querykey.backends.triton.states import mirrored, tiles
 
 
@@ -44,7 +46,7 @@ def scaled(
 
 @triton.jit
 def query_gradients(
-    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, c1, c2, shift,
+    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, rise, shift,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
@@ -65,50 +67,31 @@ def query_gradients(
         S += (lane * chunks + chunk) * (3 * D // 4) * D * M
         qt = QT + row * blocks * W * D + (t // W) * (W * D) + t % W
         q = tl.trans(tl.load(qt[None, :] + d[:, None] * W))
-        acc = 2 * c2 * mirrored(g, qt, S, some, D, M, W, BQ, True, PREC)
+        acc = rise * mirrored(g, qt, S, some, D, M, W, BQ, True, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)
         s1 = tl.load(P + d[:, None] * M + m[None, :])
         z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
         z1 = tl.load(P + D * M + D * D + M + d)
-        slope = 2 * c2 * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + c1 * z1[None, :]
+        slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + shift * z1[None, :]
         linear = tl.dot(g, tl.trans(s1.to(g.dtype)), input_precision=PREC)
-        acc += c1 * linear + e[:, None] * slope
+        acc += shift * linear + e[:, None] * slope
     else:
         q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
     if NEAR:
-        k_at, v_at = K + lane * N * D, V + lane * N * M
+        k_at, v_at, up = K + lane * N * D, V + lane * N * M, t[:, None] + 1
         begin = chunk * L
         edge = block * BQ if CAUSAL else N
-        acc = _from_keys(acc, q, g, e, t, k_at, v_at, begin, edge, N, c2, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+        acc = from_keys(acc, q, g, e, 0, up, k_at, v_at, begin, edge, N, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
         if CAUSAL:
             end = tl.minimum(edge + BQ, N)
-            acc = _from_keys(acc, q, g, e, t, k_at, v_at, edge, end, N, c2, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    out = acc.to(DQ.dtype.element_ty)
-    tl.store(DQ + t[:, None] * D + d[None, :], out, mask=real[:, None])
-
-
-@triton.jit
-def _from_keys(
-    acc, q, g, e, t, K, V, begin, end, N, c2, shift, D: tl.constexpr, M: tl.constexpr,
-    BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Add w f' k for the keys from begin to end; those past the last are zeros and add nothing."""
-    d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
-    for k0 in range(begin, end, BK):
-        u = k0 + kk
-        k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < N)[:, None], other=0.0)
-        v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < N)[:, None], other=0.0)
-        x = tl.dot(q, tl.trans(k), input_precision=PREC) + shift
-        w = 2 * c2 * x * (tl.dot(g, tl.trans(v), input_precision=PREC) + e[:, None])
-        if EDGE:
-            w = tl.where(u[None, :] > t[:, None], 0.0, w)
-        acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PREC)
-    return acc
+            acc = from_keys(acc, q, g, e, 0, up, k_at, v_at, edge, end, N, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc *= 2 * rise
+    tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
 def key_gradients(
-    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, c0, c1, c2, shift, rest,
+    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, rise, shift, rest,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
@@ -136,8 +119,9 @@ def key_gradients(
         y1 = tl.load(P + D * M + D * D + M + d)
         r1 = r1.to(k.dtype)
         linear = tl.dot(v, tl.trans(r1), input_precision=PREC) + y1[None, :]
-        dk = 2 * c2 * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PREC)) + c1 * linear
-        dv = c2 * dv + c1 * tl.dot(k, r1, input_precision=PREC) + c0 * r0[None, :]
+        dk = rise * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PREC)) + shift * linear
+        dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PREC))
+        dv += (shift * shift + rest) * r0[None, :]
     else:
         k = tl.load(K + lane * N * D + at_k, mask=real[:, None], other=0.0)
     if NEAR:
@@ -152,9 +136,10 @@ def key_gradients(
                 if FAR:
                     end = tl.minimum(chunk * L + L, T)
                 last = tl.minimum(begin, T)
-                dk, dv = _from_queries(dk, dv, k, v, u, q_at, g_at, e_at, edge, last, T, c2, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-            dk, dv = _from_queries(dk, dv, k, v, u, q_at, g_at, e_at, begin, end, T, c2, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
+                dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, g_at, e_at, edge, last, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+            dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, g_at, e_at, begin, end, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
     DK, DV = DK + lane * N * D, DV + lane * N * M
+    dk *= 2 * rise
     tl.store(DK + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
     tl.store(DV + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
 
@@ -179,27 +164,4 @@ def _from_far(
         kb = tl.load(KT + (H + b) * W).to(tl.float32)[:, None]
         dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
         dv += kb * tl.dot(k, r, input_precision=PREC)
-    return dk, dv
-
-
-@triton.jit
-def _from_queries(
-    dk, dv, k, v, u, Q, GRAD, E, begin, end, T, c2, shift, rest, D: tl.constexpr, M: tl.constexpr,
-    BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Add w f' q and f g for the queries from begin to end; past the last, g and e are zeros."""
-    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BQ)
-    for t0 in range(begin, end, BQ):
-        t = t0 + tt
-        q = tl.load(Q + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
-        g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
-        e = tl.load(E + t, mask=t < T, other=0.0)
-        x = tl.dot(k, tl.trans(q), input_precision=PREC) + shift
-        w = 2 * c2 * x * (tl.dot(v, tl.trans(g), input_precision=PREC) + e[None, :])
-        f = c2 * x * x + rest
-        if EDGE:
-            hidden = u[:, None] > t[None, :]
-            w, f = tl.where(hidden, 0.0, w), tl.where(hidden, 0.0, f)
-        dv = tl.dot(f.to(g.dtype), g, dv, input_precision=PREC)
-        dk = tl.dot(w.to(q.dtype), q, dk, input_precision=PREC)
     return dk, dv

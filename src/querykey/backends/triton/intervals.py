@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from querykey.backends.triton import gradients
 from querykey.backends.triton.launches import start
+from querykey.backends.triton.near import from_keys, from_queries, read, settle
 from querykey.backends.triton.passes import Job
 
 
@@ -42,14 +42,14 @@ def bounds(low, up, STEP: tl.constexpr):
 
 @triton.jit
 def outputs(
-    Q, K, V, LOW, UP, SEEN, OUT, MORE, INVERSE, T, heads, c0, c2, shift, rest,
+    Q, K, V, LOW, UP, SEEN, OUT, MORE, INVERSE, T, heads, rise, shift, rest,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     KEEP: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = row // G
-    d, m = tl.arange(0, D), tl.arange(0, M)
+    d = tl.arange(0, D)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
     # Rows past the last do as the last one does, and are not written.
@@ -60,46 +60,17 @@ def outputs(
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
-    acc, z = _read(acc, z, q, low, up, K, V, begin, first, T, c2, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc, z = _read(acc, z, q, low, up, K, V, first, last, T, c2, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc, z = _read(acc, z, q, low, up, K, V, last, end, T, c2, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    z += c0 * (seen - (up - low)).to(tl.float32)  # padding brought c0 each
-    inverse = tl.where((z == 0) | (seen == 0), 0.0, 1.0 / z)
-    acc *= inverse[:, None]
-    out = acc.to(OUT.dtype.element_ty)
-    at = row * T * M + t[:, None] * M + m[None, :]
-    tl.store(OUT + at, out, mask=real[:, None])
-    if KEEP:
-        more = (acc - out.to(tl.float32)).to(MORE.dtype.element_ty)
-        tl.store(MORE + at, more, mask=real[:, None])
-    tl.store(INVERSE + row * T + t, inverse, mask=real)
-
-
-@triton.jit
-def _read(
-    acc, z, q, low, up, K, V, begin, end, T, c2, shift, rest, D: tl.constexpr, M: tl.constexpr,
-    BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Add the keys from begin to end; only at an edge may some be hidden."""
-    d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
-    for k0 in range(begin, end, BK):
-        u = k0 + kk
-        k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < T)[:, None], other=0.0)
-        v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < T)[:, None], other=0.0)
-        x = tl.dot(q, tl.trans(k), input_precision=PREC) + shift
-        x = c2 * x * x + rest
-        if EDGE:
-            x = tl.where((u[None, :] < low[:, None]) | (u[None, :] >= up[:, None]), 0.0, x)
-            # Where few keys are seen, the normaliser adds up just what the product gets.
-            x = x.to(v.dtype).to(tl.float32)
-        z += tl.sum(x, 1)
-        acc = tl.dot(x.to(v.dtype), v, acc, input_precision=PREC)
-    return acc, z
+    met, low, up = up - low, low[:, None], up[:, None]
+    acc, z = read(acc, z, q, low, up, K, V, begin, first, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc, z = read(acc, z, q, low, up, K, V, first, last, T, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+    acc, z = read(acc, z, q, low, up, K, V, last, end, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    z += (shift * shift + rest) * (seen - met).to(tl.float32)  # padding brought f(0) each
+    settle(acc, z, seen, OUT, MORE, INVERSE, row, t, T, M, KEEP)
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, GRAD, E, LOW, UP, DQ, T, heads, c2, shift,
+    Q, K, V, GRAD, E, LOW, UP, DQ, T, heads, rise, shift,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     PREC: tl.constexpr,
 ):  # fmt: skip
@@ -118,34 +89,17 @@ def query_gradients(
     K, V = K + lane * T * D, V + lane * T * M
     acc = tl.zeros((BQ, D), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
-    acc = _from_keys(acc, q, g, e, low, up, K, V, begin, first, T, c2, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc = _from_keys(acc, q, g, e, low, up, K, V, first, last, T, c2, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc = _from_keys(acc, q, g, e, low, up, K, V, last, end, T, c2, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    low, up = low[:, None], up[:, None]
+    acc = from_keys(acc, q, g, e, low, up, K, V, begin, first, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc = from_keys(acc, q, g, e, low, up, K, V, first, last, T, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+    acc = from_keys(acc, q, g, e, low, up, K, V, last, end, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc *= 2 * rise
     tl.store(DQ + row * T * D + at, acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
-def _from_keys(
-    acc, q, g, e, low, up, K, V, begin, end, T, c2, shift, D: tl.constexpr, M: tl.constexpr,
-    BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Add w f' k for the keys from begin to end."""
-    d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
-    for k0 in range(begin, end, BK):
-        u = k0 + kk
-        k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < T)[:, None], other=0.0)
-        v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < T)[:, None], other=0.0)
-        x = tl.dot(q, tl.trans(k), input_precision=PREC) + shift
-        w = 2 * c2 * x * (tl.dot(g, tl.trans(v), input_precision=PREC) + e[:, None])
-        if EDGE:
-            w = tl.where((u[None, :] < low[:, None]) | (u[None, :] >= up[:, None]), 0.0, w)
-        acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PREC)
-    return acc
-
-
-@triton.jit
 def key_gradients(
-    Q, K, V, GRAD, E, LOW, UP, DK, DV, T, heads, c2, shift, rest,
+    Q, K, V, GRAD, E, LOW, UP, DK, DV, T, heads, rise, shift, rest,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     PREC: tl.constexpr,
 ):  # fmt: skip
@@ -162,54 +116,33 @@ def key_gradients(
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
     begin, first, last, end = bounds(low, up, BQ)
+    low, up = low[:, None], up[:, None]
     for h in range(G):
         row = lane * G + h
         q, g, e = Q + row * T * D, GRAD + row * T * M, E + row * T
-        dk, dv = _from_queries(dk, dv, k, v, low, up, q, g, e, begin, first, T, c2, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = _from_queries(dk, dv, k, v, low, up, q, g, e, first, last, T, c2, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = _from_queries(dk, dv, k, v, low, up, q, g, e, last, end, T, c2, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, begin, first, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, first, last, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, last, end, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+    dk *= 2 * rise
     tl.store(DK + lane * T * D + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
     tl.store(DV + lane * T * M + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
-
-
-@triton.jit
-def _from_queries(
-    dk, dv, k, v, low, up, Q, GRAD, E, begin, end, T, c2, shift, rest,
-    D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Add w f' q and f g for the queries from begin to end."""
-    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BQ)
-    for t0 in range(begin, end, BQ):
-        t = t0 + tt
-        q = tl.load(Q + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
-        g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
-        e = tl.load(E + t, mask=t < T, other=0.0)
-        x = tl.dot(k, tl.trans(q), input_precision=PREC) + shift
-        w = 2 * c2 * x * (tl.dot(v, tl.trans(g), input_precision=PREC) + e[None, :])
-        f = c2 * x * x + rest
-        if EDGE:
-            hidden = (t[None, :] < low[:, None]) | (t[None, :] >= up[:, None])
-            w, f = tl.where(hidden, 0.0, w), tl.where(hidden, 0.0, f)
-        dv = tl.dot(f.to(g.dtype), g, dv, input_precision=PREC)
-        dk = tl.dot(w.to(q.dtype), q, dk, input_precision=PREC)
-    return dk, dv
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, table: Tensor, numbers: Sequence[float], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.forward`, by a table (first key, one after the last, real ones, ...)."""
-    job = Job(q, k, v, numbers, causal=False, back=False)
+    job = Job(q, k, v, numbers, causal=False, keep=keep)
     out = v.new_empty((*q.shape[:-1], job.value_dim))
-    more = v.new_empty(out.shape if keep else 0)
+    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
     inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     low, up, seen, _ = table
     launch = job.plan.outputs[1]
     start(
         outputs, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, low, up, seen, out, more, inverse, job.queries, job.lanes // len(low), job.c0,
-        job.c2, job.shift, job.rest, job.group, job.key_dim, job.value_dim, launch.queries,
-        launch.keys, keep, job.precision, launch=launch,
+        q, k, v, low, up, seen, out, more, inverse, job.queries, job.lanes // len(low),
+        *job.similarity, job.group, job.key_dim, job.value_dim, launch.queries,
+        launch.keys, more.numel() > 0, job.precision, launch=launch,
     )  # fmt: skip
     return out, more, inverse
 
@@ -227,19 +160,15 @@ def backward(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.backward`; a causal query is the first that sees its own key."""
-    job = Job(q, k, v, numbers, causal=False, back=True)
-    g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
-    start(
-        gradients.scaled, (triton.cdiv(rows, 128),),
-        dout, out, more, inverse, g, e, rows, job.value_dim, more.numel() > 0, 128,
-    )  # fmt: skip
+    job = Job(q, k, v, numbers, causal=False, keep=True)
+    g, e = job.scaled(dout, out, more, inverse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     low, up, _, end = table
     heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
     launch = job.plan.by_query[1]
     start(
         query_gradients, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, g, e, low, up, dq, job.queries, heads, job.c2, job.shift, *sizes,
+        q, k, v, g, e, low, up, dq, job.queries, heads, *job.similarity[:2], *sizes,
         launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     first = torch.arange(job.keys, device=k.device, dtype=low.dtype).expand_as(low)
@@ -247,7 +176,7 @@ def backward(
     launch = job.plan.by_key[1]
     start(
         key_gradients, (triton.cdiv(job.keys, launch.keys), job.lanes),
-        q, k, v, g, e, first, end, dk, dv, job.queries, heads, job.c2, job.shift, job.rest,
+        q, k, v, g, e, first, end, dk, dv, job.queries, heads, *job.similarity,
         *sizes, launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     return dq, dk, dv

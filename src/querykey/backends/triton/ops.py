@@ -17,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.operators import operator
 from querykey.backends.triton import flops
+from querykey.backends.triton.plans import plan
 
 
 def _forward(
@@ -27,10 +28,11 @@ def _forward(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return out (lanes, group, T, M), what its rounding left out, and 1/z (lanes, group, T).
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return out (lanes, group, T, M), what its rounding left out, 1/z (lanes, group, T), and sums.
 
-    The second is for gradients, which are differences from the output; empty if not to keep.
+    All but the first are for gradients, which are differences from the output; the second is empty
+    if not to keep or in float32, the sums of `passes` where all keys are near or not to keep.
     """
     from querykey.backends.triton import passes
 
@@ -46,10 +48,18 @@ def _empty_results(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
-    more = v.new_empty(out.shape if keep else 0)
-    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    (lanes, _, queries, size), (keys, width) = q.shape, v.shape[1:]
+    out = v.new_empty((*q.shape[:-1], width))
+    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
+    inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    cut = plan(size, width)
+    square, rest = [0, 0], [0, 0]
+    if keep and cut.far(queries, keys, keep):
+        tables = [lanes, -(-keys // cut.chunk) if causal else 1]
+        square = [*tables, 3 * size // 4, size, width]
+        rest = [*tables, size * width + size * size + width + size]
+    return out, more, inverse, q.new_empty(square), inverse.new_empty(rest)
 
 
 def _backward(
@@ -60,14 +70,17 @@ def _backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    square: Tensor,
+    rest: Tensor,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v."""
+    """Return the gradients of q, k and v, by what `_forward` has kept."""
     from querykey.backends.triton import passes
 
     with torch.cuda.device_of(q):
-        return passes.backward(g.contiguous(), out, more, inverse, q, k, v, numbers, causal)
+        g, tables = g.contiguous(), (square, rest)
+        return passes.backward(g, out, more, inverse, q, k, v, *tables, numbers, causal)
 
 
 def empty_gradients(
@@ -84,12 +97,13 @@ def empty_gradients(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     q, k, v, _, *ctx.rest, _ = inputs
-    ctx.save_for_backward(*output, q, k, v)
+    ctx.save_for_backward(*output[:3], q, k, v, *output[3:])
+    ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as it
 
 
-def _derive(ctx: Any, g: Tensor, *_: Tensor) -> tuple:
+def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
     return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
 
 

@@ -24,10 +24,14 @@ class Plan:
     """Tokens to a chunk, the length up to which all keys are near, and each kernel's launch."""
 
     chunk: int
-    near: tuple[int, int]  # forward and backward
+    near: tuple[int, int]  # without gradients and with them
     outputs: tuple[Launch, Launch]  # with far keys, and without any
     by_query: tuple[Launch, Launch]
     by_key: tuple[Launch, Launch]
+
+    def far(self, queries: int, keys: int, keep: bool) -> bool:
+        """Return whether keys are summed up; `keep` says that gradients will be asked for."""
+        return max(queries, keys) > self.near[keep]
 
 
 NEVER = 2**62
@@ -35,26 +39,25 @@ SMALL = (Launch(64, 64, 4, 3), Launch(64, 64, 4, 3))
 SMALL_QUERY = (Launch(128, 32, 4, 3), Launch(64, 64, 4, 3))
 SMALL_KEY = (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3))
 PLANS = {
-    16: Plan(256, (2048, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
-    32: Plan(512, (4096, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
+    16: Plan(256, (2048, 1024), SMALL, SMALL_QUERY, SMALL_KEY),
+    32: Plan(512, (2048, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
     64: Plan(
         1024,
         (8192, 4096),
         (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
-        (Launch(128, 32, 8, 3, 128), Launch(64, 64, 4, 3)),
-        (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3)),
+        (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
+        (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
     ),
     128: Plan(
         1024,
         (NEVER, NEVER),
         (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
         (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
-        (Launch(64, 128, 8, 2), Launch(64, 128, 8, 2)),
+        (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
     ),
 }
 STEP = 64  # tokens that the sums take at a time
 SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
-MOMENTS = Launch(0, 0, 4, 1)  # a block is read by two products, turned and not: no race for it
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 

@@ -2,7 +2,8 @@
 
     out = attend(q, k, v, Kernel(Quadratic()), causal=True)
 
-The backward pass keeps q, k, v, the output (to 16 bits) and one number per query.
+For the backward pass are kept q, k, v, the output (to 16 bits), one number per query, and the sums
+of far keys, if keys are far.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ def attend(
     q = filled(q.reshape(outer.numel(), q.shape[-3] // outer[-1], *q.shape[-2:]))
     k, v = (filled(x.reshape(outer.numel(), *x.shape[-2:])) for x in (k, v))
     numbers = [float(kernel.scale), *map(float, kernel.features.coefficients)]
-    # In half precision the output's rounding is kept beside it where gradients will need it.
-    keep = q.dtype != torch.float32 and torch.is_grad_enabled()
-    keep = keep and (q.requires_grad or k.requires_grad or v.requires_grad)
+    keep = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if order is not None and table is not None:
         out = documents.documents_forward(q, k, v, order, table, numbers, causal, keep)[0]
     else:

@@ -3,7 +3,7 @@
 For tokens x (key_dim) and y (value_dim), with a weight w per token that is 1 for keys:
 
     degree 2   S_ij = sum x_i x_j y      in tiles, see `tiles`, in the precision of the inputs
-    the rest   sum x y^T, sum w x x^T, sum y, sum w x     side by side in float32, see `moments`
+    the rest   sum x y^T, sum w x x^T, sum y, sum w x     side by side in float32: the moments
 
 Forward x, y are k, v; backward, for what later queries ask of a key, they are q and g.
 """
@@ -30,62 +30,65 @@ def turned(X, XT, T, blocks, D: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
-def moments(
-    X, Y, WEIGHT, XT, P, T, blocks, chunks,
+def states(
+    X, XT, Y, WEIGHT, S, P, T, blocks, chunks,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    FIRST: tl.constexpr, EVEN: tl.constexpr, WEIGHTED: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Write the moments of a chunk, or four tiles of its degree 2, see `tiles`."""
+    part, c, lane = tl.program_id(0), tl.program_id(1) + FIRST, tl.program_id(2).to(tl.int64)
+    XT, Y = XT + lane * G * blocks * W * D, Y + lane * G * T * M
+    # As many steps as a chunk has, whole or not: products then need not wait for each other.
+    begin, end = c * L, c * L + L
+    i = part * 4 - 4
+    S += ((lane * chunks + c) * (3 * D // 4) + i) * D * M
+    if part == 0:
+        X += lane * G * T * D
+        P += (lane * chunks + c) * (D * M + D * D + M + D)
+        if WEIGHTED:
+            WEIGHT += lane * G * T
+        _moments(X, XT, Y, WEIGHT, P, begin, end, T, blocks, G, D, M, W, WEIGHTED, PREC)
+    elif i < D // 2:
+        _fourfold(XT, Y, S, begin, end, T, blocks, i, G, D, M, W, False, EVEN, PREC)
+    else:
+        i = 2 * i - D // 2
+        _fourfold(XT, Y, S, begin, end, T, blocks, i, G, D, M, W, True, EVEN, PREC)
+
+
+@triton.jit
+def _moments(
+    X, XT, Y, WEIGHT, P, begin, end, T, blocks,
+    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     WEIGHTED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Write the moments of degree 0 and 1 and those of the normaliser, and X as `turned` does."""
-    c, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """Write the moments of degree 0 and 1 and those of the normaliser."""
     d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, W)
     s1 = tl.zeros((D, M), tl.float32)
     z2 = tl.zeros((D, D), tl.float32)
-    # Over tokens only at the end: warps would have to meet for it in every step.
-    s0 = tl.zeros((W, M), tl.float32)
-    z1 = tl.zeros((W, D), tl.float32)
+    # By products too, each row the same: what products and registers both read is not safe in
+    # Triton's pipeline, see docs/LOG.md.
+    s0 = tl.zeros((D, M), tl.float32)
+    z1 = tl.zeros((D, D), tl.float32)
+    one = tl.full((D, W), 1.0, Y.dtype.element_ty)
     for h in range(G):
-        row = lane * G + h
-        xs, ys, xt = X + row * T * D, Y + row * T * M, XT + row * blocks * W * D
-        for t0 in range(c * L, tl.minimum(c * L + L, blocks * W), W):
+        xs, xt, ys = X + h * T * D, XT + h * blocks * W * D, Y + h * T * M
+        for t0 in range(begin, end, W):
             t = t0 + tt
             real = (t < T)[:, None]
             x = tl.load(xs + t[:, None] * D + d[None, :], mask=real, other=0.0)
             y = tl.load(ys + t[:, None] * M + m[None, :], mask=real, other=0.0)
-            flipped = tl.trans(x)
-            tl.store(xt + t0 * D + d[:, None] * W + tt[None, :], flipped)
-            wx = x
+            flipped = tl.load(xt + t0 * D + d[:, None] * W + tt[None, :])
             if WEIGHTED:
-                w = tl.load(WEIGHT + row * T + t, mask=t < T, other=0.0)
-                wx = (x.to(tl.float32) * w[:, None]).to(x.dtype)
+                w = tl.load(WEIGHT + h * T + t, mask=t < T, other=0.0)
+                x = (x.to(tl.float32) * w[:, None]).to(x.dtype)
             s1 = tl.dot(flipped, y, s1, input_precision=PREC)
-            z2 = tl.dot(flipped, wx, z2, input_precision=PREC)
-            s0 += y.to(tl.float32)
-            z1 += wx.to(tl.float32)
-    P += (lane * chunks + c) * (D * M + D * D + M + D)
+            z2 = tl.dot(flipped, x, z2, input_precision=PREC)
+            s0 = tl.dot(one, y, s0, input_precision=PREC)
+            z1 = tl.dot(one, x, z1, input_precision=PREC)
     tl.store(P + d[:, None] * M + m[None, :], s1)
     tl.store(P + D * M + d[:, None] * D + d[None, :], z2)
-    tl.store(P + D * M + D * D + m, tl.sum(s0, 0))
-    tl.store(P + D * M + D * D + M + d, tl.sum(z1, 0))
-
-
-@triton.jit
-def states(
-    XT, Y, S, T, blocks, chunks,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
-    EVEN: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """Write four tiles of a chunk's degree 2, see `tiles`."""
-    part, c, lane = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    XT, Y = XT + lane * G * blocks * W * D, Y + lane * G * T * M
-    S += ((lane * chunks + c) * (3 * D // 4) + part * 4) * D * M
-    begin = c * L
-    end = begin + L if EVEN else tl.minimum(begin + L, blocks * W)
-    first = part * 4
-    if first < D // 2:
-        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, False, EVEN, PREC)
-    else:
-        first = 2 * first - D // 2
-        _fourfold(XT, Y, S, begin, end, T, blocks, first, G, D, M, W, True, EVEN, PREC)
+    tl.store(P + D * M + D * D + m, tl.sum(s0, 0) / D)
+    tl.store(P + D * M + D * D + M + d, tl.sum(z1, 0) / D)
 
 
 @triton.jit
@@ -147,7 +150,8 @@ def tiles(S, D: tl.constexpr, M: tl.constexpr):
     H: tl.constexpr = D // 2
     a, m = tl.arange(0, D)[:, None], tl.arange(0, M)[None, :]
     upper = tl.where(a < H, a * D + H, H * D + a - H)
-    return S + a * M + m, S + upper * M + m, tl.where(a < H, M, H * M)
+    # Times M at last, so that Triton sees that rows begin where 16 bytes do.
+    return S + a * M + m, S + upper * M + m, tl.where(a < H, 1, H) * M
 
 
 @triton.jit
@@ -202,27 +206,45 @@ def mirrored(
     H: tl.constexpr = D // 2
     lower, upper, step = tiles(S, D, M)
     acc = tl.zeros((ROWS, D if TURN else M), tl.float32)
-    for b in tl.range(0, H * some):
-        s = tl.load(lower + b * D * M)
-        xb = tl.load(XT + b * W).to(tl.float32)[:, None]
-        acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
-    for b in tl.range(0, H * some):
-        s = tl.load(upper + b * step)
-        xb = tl.load(XT + (H + b) * W).to(tl.float32)[:, None]
-        acc += xb * tl.dot(x, tl.trans(s) if TURN else s, input_precision=PREC)
+    for b in tl.range(0, H * some):  # two tiles a step: fewer waits
+        s0 = tl.load(lower + b * D * M)
+        s1 = tl.load(upper + b * step)
+        x0 = tl.load(XT + b * W).to(tl.float32)[:, None]
+        x1 = tl.load(XT + (H + b) * W).to(tl.float32)[:, None]
+        acc += x0 * tl.dot(x, tl.trans(s0) if TURN else s0, input_precision=PREC)
+        acc += x1 * tl.dot(x, tl.trans(s1) if TURN else s1, input_precision=PREC)
     return acc
 
 
 @triton.jit
 def running(
-    S, chunks, size, BLOCK: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr
+    S, P, FIRST, FIRST_REST, LAST, LAST_REST, chunks, size, rest,
+    BLOCK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
 ):  # fmt: skip
-    """Put in place of each chunk's sums those of all before it (or after), or all in the first."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Put in place of each chunk's sums those of all before it (or after), or all in the first.
+
+    Where CARRIED they begin with FIRST, and what all chunks come to is LAST.
+    """
+    part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    few = tl.cdiv(rest, BLOCK)
+    if part < few:
+        _run(P, FIRST_REST, LAST_REST, part, lane, chunks, rest, BLOCK, CARRIED, BACKWARD, TOTAL)
+    else:
+        _run(S, FIRST, LAST, part - few, lane, chunks, size, BLOCK, CARRIED, BACKWARD, TOTAL)
+
+
+@triton.jit
+def _run(
+    S, FIRST, LAST, part, lane, chunks, size,
+    BLOCK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
+):  # fmt: skip
+    at = part * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    first = S + tl.program_id(1).to(tl.int64) * chunks * size + at
+    first = S + lane * chunks * size + at
     here = first + (chunks - 1) * size.to(tl.int64) if BACKWARD else first
     total = tl.zeros((BLOCK,), tl.float32)
+    if CARRIED:
+        total = tl.load(FIRST + lane * size + at, mask=inside, other=0.0)
     for _ in tl.range(0, chunks, num_stages=4):
         more = tl.load(here, mask=inside, other=0.0).to(tl.float32)
         if not TOTAL:
@@ -231,3 +253,5 @@ def running(
         here += -size if BACKWARD else size
     if TOTAL:
         tl.store(first, total.to(S.dtype.element_ty), mask=inside)
+    if CARRIED:
+        tl.store(LAST + lane * size + at, total, mask=inside)
