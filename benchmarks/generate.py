@@ -3,7 +3,7 @@
 Same weights, same prompts, greedy: the tokens must be identical before anything is timed. Ours,
 theirs and the products take turns in every round, and the median over rounds of their ratio counts.
 
-    python benchmarks/generate.py [--rounds 7] [--threads 2] [--only NAME]
+    python benchmarks/generate.py [--rounds 7] [--threads 1] [--only NAME]
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,11 +71,30 @@ def reach_out(folder):
     file.write_text(json.dumps(index))
 
 
+def become_a_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def empty_the_index(folder):
+    shards(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+
+
 WTE, FC = "transformer.wte.weight", "transformer.h.1.mlp.c_fc.weight"
 BROKEN = {
     "no folder": (lambda f: shutil.rmtree(f), r"copy: there is no such folder"),
+    "a file": (become_a_file, r"copy: this is a file; weights are loaded from a folder"),
     "no config": (lambda f: (f / "config.json").unlink(), r"config.json: there is no such file"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), r"config.json: this is no JSON"),
+    "deep JSON": (
+        lambda f: (f / "config.json").write_text("[" * 10**5),
+        r"config.json: this is no JSON \(maximum recursion",
+    ),
+    "no JSON for generation": (
+        lambda f: (f / "generation_config.json").write_text("{"),
+        r"generation_config.json: this is no JSON",
+    ),
     "no weights": (
         lambda f: (f / "model.safetensors").unlink(),
         r"model.safetensors: there is no such file",
@@ -101,6 +121,11 @@ BROKEN = {
         r"model-\S+: tensor `transformer.ln_f.weight` is missing, which model\S+ says is here",
     ),
     "index that reaches out": (reach_out, r"this shard is missing; tensor `transformer.wte"),
+    "index of nothing": (empty_the_index, r"index.json: there are no tensors in it"),
+    "file of nothing": (
+        lambda f: save_file({}, f / "model.safetensors"),
+        r"model.safetensors: there are no tensors in it",
+    ),
     "unknown architecture": (
         lambda f: settings(f, model_type="mamba"),
         r"config.json: we have no model of the type 'mamba' \(gpt2, llama",
@@ -112,6 +137,10 @@ BROKEN = {
     "unknown option": (
         lambda f: settings(f, scale_attn_by_inverse_layer_idx=True),
         r"config.json: `scale_attn_by_inverse_layer_idx` is True; we have only False",
+    ),
+    "quantized": (
+        lambda f: settings(f, quantization_config={"bits": 4}),
+        r"config.json: its weights are quantized \(`quantization_config`\)",
     ),
     "unknown activation": (
         lambda f: settings(f, activation_function="laplace"),
@@ -145,7 +174,11 @@ BROKEN = {
     ),
     "whole numbers": (
         lambda f: tensors(f, lambda held: held.update({WTE: held[WTE].to(torch.int8)})),
-        r"tensor `transformer.wte.weight` is torch.int8; weights are floats",
+        r"tensor `transformer.wte.weight` is torch.int8; weights are floats of 16 bits or more",
+    ),
+    "eight bits": (
+        lambda f: tensors(f, lambda held: held.update({WTE: held[WTE].to(torch.float8_e5m2)})),
+        r"tensor `transformer.wte.weight` is torch.float8_e5m2; weights are floats of 16 bits",
     ),
     "untied": (
         lambda f: tensors(f, lambda held: held.update({"lm_head.weight": held[WTE] + 1})),
@@ -161,6 +194,7 @@ def test_what_is_wrong_is_said(name, folder):
     with pytest.raises(FolderError, match=words) as found:
         qk.models.load(folder)
     assert "\n" not in str(found.value)
+    assert str(found.value).count(str(folder)) == 1
 
 
 ROPES = {
@@ -179,6 +213,66 @@ def test_unknown_rotations_are_refused(field, tmp_path):
     settings(tmp_path, **{field: {"rope_type": "linear"}})
     with pytest.raises(FolderError, match=rf"`{field}` of the type 'linear' lacks `factor`"):
         qk.models.load(tmp_path)
+
+
+def test_every_feature_turns(tmp_path):
+    """`transformers` does not read a share of them in Llama's config, so we write and take none."""
+    model = build(qk.models.presets.llama())
+    config = replace(model.config, positions=replace(model.config.positions, width=4))
+    qk.models.save(build(config), tmp_path / "half")
+    assert json.loads((tmp_path / "half/config.json").read_text())["model_type"] == "querykey"
+    assert qk.models.load(tmp_path / "half").config == config
+    qk.models.save(model, tmp_path / "whole")
+    settings(tmp_path / "whole", partial_rotary_factor=0.5)
+    with pytest.raises(FolderError, match=r"`partial_rotary_factor` is 0\.5; these models turn"):
+        qk.models.load(tmp_path / "whole")
+
+
+# What stands in a config.json must not get past loading, whatever it is.
+ENTRIES = {
+    "gpt2": ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "layer_norm_epsilon"),
+    "llama": ("hidden_size", "intermediate_size", "rms_norm_eps", "attention_dropout"),
+    "bert": ("type_vocab_size", "layer_norm_eps", "hidden_act", "architectures"),
+    "t5": ("feed_forward_proj", "relative_attention_max_distance", "eos_token_id"),
+    "vit": ("image_size", "patch_size", "num_channels"),
+}
+KNOWN = cases.DECODERS | cases.ENCODERS | cases.PAIRS | cases.IMAGES
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_of_the_wrong_kind_is_refused(name, tmp_path):
+    KNOWN[name]().save_pretrained(tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    for entry in ENTRIES[name]:
+        for wrong in ("x", -1, [[]], {"a": 1}):
+            if (entry, wrong) == ("eos_token_id", -1):
+                continue
+            settings(tmp_path, **{entry: wrong})
+            with pytest.raises(FolderError, match=r"^[^:]*config.json: [^\n]*$"):
+                qk.models.load(tmp_path)
+            (tmp_path / "config.json").write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"eos_token_id": "x"}, "a special token is a whole number, its id; got 'x'"),
+        ({"decoder_start_token_id": 61}, "a target begins with a token, and there is no token 61"),
+    ],
+)
+def test_generation_is_told_in_its_own_file(entry, words, tmp_path):
+    cases.PAIRS["t5"]().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(entry))
+    with pytest.raises(FolderError, match=rf"^[^:]*/generation_config.json: {words}$"):
+        qk.models.load(tmp_path)
+
+
+def test_one_file_counts_before_shards(folder):
+    shutil.copy(folder / "model.safetensors", folder.parent)
+    first = shards(folder)[0]
+    shutil.move(folder.parent / "model.safetensors", folder)
+    first.unlink()
+    qk.models.load(folder)
 
 
 def test_a_stored_copy_of_a_tied_head_is_fine(folder):

@@ -82,6 +82,20 @@ def test_a_config_says_what_ends_and_fills_a_row():
     assert qk.generate(model, x, max_new_tokens=12, stop=())[:, 5:].tolist() == free
 
 
+def test_padding_need_not_be_a_known_id():
+    """Some configs fill with -1: a row that has ended is not fed with it."""
+    model, x = text.decoder(), text.ids(length=5)
+    free = qk.generate(model, x, max_new_tokens=12)[:, 5:].tolist()
+    stop = free[0][2]
+    special = Special(eos=(stop,), pad=-1)
+    model.config = replace(model.config, embedding=replace(model.config.embedding, special=special))
+    out = qk.generate(model, x, max_new_tokens=12)[:, 5:].tolist()
+    assert any(-1 in said for said in out)
+    for said, whole in zip(out, free, strict=True):
+        end = whole.index(stop) + 1 if stop in whole else len(said)
+        assert said == whole[:end] + [-1] * (len(said) - end)
+
+
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_long_answers_of_several_rows_are_those_of_each_alone(name):
     """Products are prepared then; the tokens stay those of the full forward."""
@@ -93,6 +107,12 @@ def test_long_answers_of_several_rows_are_those_of_each_alone(name):
         alone = qk.generate(model, x[row : row + 1], max_new_tokens=PAYS)
         assert out[row].tolist() == alone[0].tolist()
         assert alone[0].tolist() == argmax_of_the_full_forward(model, x[row], PAYS)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "elu", "t5"])
+def test_no_prompts_give_no_rows(name):
+    model, none = build(preset(name)).eval(), torch.zeros(0, 4, dtype=torch.long)
+    assert qk.generate(model, none, max_new_tokens=3).shape == (0, 4 if name == "t5" else 7)
 
 
 def test_a_stream_is_the_same_tokens_one_at_a_time():

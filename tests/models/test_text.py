@@ -179,6 +179,16 @@ def test_a_pair_hides_the_sources_padding_and_the_targets_future(config):
     assert (gap[3:] > 1e-4).all()
 
 
+@torch.no_grad()
+def test_positions_are_counted_from_the_offset_of_their_table():
+    plain = decoder()
+    model = Decoder(replace(plain.config, positions=Learned(29, offset=2))).double().eval()
+    weights, name = plain.state_dict(), "embed.positions.weight"
+    weights[name] = torch.cat([torch.full_like(weights[name][:2], torch.nan), weights[name]])
+    model.load_state_dict(weights)
+    assert torch.equal(model(ids()), plain(ids()))
+
+
 def test_an_old_state_stays_valid_and_rows_can_be_chosen():
     model, x = decoder(), ids()
     with torch.no_grad():

@@ -77,6 +77,6 @@ def _next(q: Tensor, k: Tensor, v: Tensor, state: Growing) -> tuple[Tensor, Stat
     room.owner = owner = object()
     out = F.scaled_dot_product_attention(
         q, room.keys.narrow(2, 0, first + 1), room.values.narrow(2, 0, first + 1),
-        scale=mechanism.scale_for(memory.key_dim), enable_gqa=q.shape[1] != memory.kv_heads,
+        scale=mechanism.scale, enable_gqa=q.shape[1] != memory.kv_heads,
     )  # fmt: skip
     return out, Growing(memory, (first + 1,) * len(counts), state.capacity, room, owner)

@@ -46,6 +46,11 @@ class Special:
     eos: tuple[int, ...] = ()  # generation stops at any of them
     pad: int | None = None
 
+    def __post_init__(self):
+        for each in (self.bos, *self.eos, self.pad):
+            if not (each is None or isinstance(each, int)):
+                raise ValueError(f"a special token is a whole number, its id; got {each!r}")
+
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
@@ -58,8 +63,7 @@ class EmbeddingConfig:
     special: Special = field(default_factory=Special)
 
     def __post_init__(self):
-        if self.vocabulary < 1:
-            raise ValueError(f"a vocabulary has at least 1 token; got {self.vocabulary}")
+        positive("vocabulary", self.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,5 @@ class EncoderDecoderConfig:
             raise ValueError("a shared table of embeddings wants one vocabulary for both sides")
         if self.encoder.head is not None:
             raise ValueError("the encoder of a pair hands on its hidden states, so it has no head")
+        if self.start not in range(self.decoder.embedding.vocabulary):
+            raise ValueError(f"a target begins with a token, and there is no token {self.start!r}")

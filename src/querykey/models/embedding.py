@@ -64,7 +64,7 @@ class Embedding(nn.Module):
     def _learned(self, ids: Tensor, positions: Tensor, real: Tensor | None) -> Tensor:
         assert isinstance(self.order, Learned)
         assert self.positions is not None
-        rows = positions + self.order.offset
+        rows = positions + self.order.offset if self.order.offset else positions
         if self.order.skip is not None:
             counted = ids != self.order.skip
             if real is not None:

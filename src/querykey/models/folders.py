@@ -41,8 +41,10 @@ class Tensors:
                 tensor = opened.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{file}: tensor `{name}` cannot be read ({error})") from None
-        if not tensor.is_floating_point():
-            raise FolderError(f"{file}: tensor `{name}` is {tensor.dtype}; weights are floats")
+        if not tensor.is_floating_point() or tensor.itemsize < 2:
+            raise FolderError(
+                f"{file}: tensor `{name}` is {tensor.dtype}; weights are floats of 16 bits or more"
+            )
         return tensor
 
 
@@ -50,7 +52,8 @@ def read_settings(folder: Path) -> Settings:
     """Return config.json."""
     file = folder / "config.json"
     if not folder.is_dir():
-        raise FolderError(f"{folder}: there is no such folder")
+        what = "this is a file" if folder.exists() else "there is no such folder"
+        raise FolderError(f"{folder}: {what}; weights are loaded from a folder")
     if not file.is_file():
         raise FolderError(f"{file}: there is no such file; a folder of weights has one")
     return _read_object(file)
@@ -65,7 +68,7 @@ def read_generation(folder: Path) -> Settings:
 def _read_object(file: Path) -> Settings:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{file}: this is no JSON ({error})") from None
     if not isinstance(found, dict):
         raise FolderError(f"{file}: this is no JSON object")
@@ -73,14 +76,19 @@ def _read_object(file: Path) -> Settings:
 
 
 def read_tensors(folder: Path) -> Tensors:
-    """Find every tensor of a folder, and open every file once to see that it is whole."""
-    if (folder / INDEX).is_file():
-        return _read_shards(folder)
+    """Find every tensor of a folder, and open every file once to see that it is whole.
+
+    Where there is one file beside an index of shards, the file counts, as in `transformers`.
+    """
     if not (folder / ONE).is_file():
+        if (folder / INDEX).is_file():
+            return _read_shards(folder)
         others = [p.name for end in ("bin", "pt", "pth", "ckpt") for p in folder.glob(f"*.{end}")]
         hint = f"; it has {others[0]}, and pickles are not opened" if others else ""
         raise FolderError(f"{folder / ONE}: there is no such file{hint}")
     shapes = _shapes(folder / ONE)
+    if not shapes:
+        raise FolderError(f"{folder / ONE}: there are no tensors in it")
     return Tensors(folder, dict.fromkeys(shapes, folder / ONE), shapes)
 
 
@@ -88,8 +96,10 @@ def _read_shards(folder: Path) -> Tensors:
     try:
         places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
         places = {str(name): str(shard) for name, shard in places.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FolderError(f"{folder / INDEX}: this is no index of shards") from None
+    if not places:
+        raise FolderError(f"{folder / INDEX}: there are no tensors in it")
     files, shapes = {}, {}
     for shard in sorted(set(places.values())):
         wanted = [name for name, place in places.items() if place == shard]

@@ -144,7 +144,7 @@ def _stream(
     if seed is not None:
         generator = torch.Generator(ids.device).manual_seed(seed)
     pays = count >= PAYS and sum(each.nbytes for each in model.parameters()) <= ROOMY
-    model, state, tokens = lean(model, len(ids) if pays else 0), None, None
+    model, state, tokens, said = lean(model, len(ids) if pays else 0), None, None, None
     ending = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(count):
@@ -157,13 +157,14 @@ def _stream(
             else:
                 hidden, state = model.step(tokens[:, None], state)
                 last = hidden[:, -1]
-            chosen = choice(model.scores(last), generator)
+            # What a row is fed after its end is nothing to it, and padding may be no known id.
+            tokens = choice(model.scores(last), generator)
+            before, said = said, tokens
             if stops:
-                if tokens is not None:
-                    chosen = torch.where(ended, tokens if fill is None else fill, chosen)
-                ended = ended | (chosen[:, None] == ending).any(1)
-            tokens = chosen
-        yield tokens.clone()
+                if before is not None:
+                    said = torch.where(ended, before if fill is None else fill, tokens)
+                ended = ended | (said[:, None] == ending).any(1)
+        yield said.clone()
         if stops and bool(ended.all()):
             return
 

@@ -7,6 +7,7 @@ save(model, "copy")         # a folder that `transformers` loads, where it has s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,13 @@ def load(
     folder = Path(folder)
     settings = read_settings(folder)
     family = _family(settings, folder)
-    tensors = read_tensors(folder)
-    try:
-        config = _told(_config(settings, family, tensors.names), read_generation(folder))
-        with torch.device("meta"):
-            model = build(config)
-    except FolderError as error:
-        raise FolderError(f"{folder}/{error}") from None
-    except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
-        raise FolderError(f"{folder}/config.json: {error}") from None
+    tensors, said = read_tensors(folder), read_generation(folder)
+    with _blamed(folder / "config.json"):
+        config = _config(settings, family, tensors.names)
+    with _blamed(folder / "generation_config.json"):
+        config = _told(config, said)
+    with _blamed(folder / "config.json"), torch.device("meta"):
+        model = build(config)
     found = _read(model, _places(model, config, family, tensors), family, tensors)
     if dtype is None:
         dtype = torch.float32
@@ -128,6 +127,26 @@ def _filled(record: Any) -> Any:
     return record
 
 
+@contextmanager
+def _blamed(file: Path) -> Iterator[None]:
+    """Let what is wrong with a file's entries name the file."""
+    try:
+        yield
+    except FolderError as error:
+        raise FolderError(f"{file.parent}/{error}") from None
+    except ValueError as error:
+        raise FolderError(f"{file}: {error}") from None
+    except (
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
+        raise FolderError(f"{file}: an entry is not of the kind that is wanted ({error})") from None
+
+
 def _family(settings: Settings, folder: Path) -> Family | None:
     kind = settings.get("model_type")
     if kind == OURS:
@@ -142,6 +161,8 @@ def _family(settings: Settings, folder: Path) -> Family | None:
 def _config(settings: Settings, family: Family | None, names: frozenset[str]) -> Any:
     if family is None:
         return from_record(settings.get("config"))
+    if settings.get("quantization_config"):
+        raise FolderError("config.json: its weights are quantized (`quantization_config`)")
     return family.read(family.defaults | settings, names)
 
 

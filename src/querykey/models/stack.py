@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -70,6 +70,12 @@ class Stack(nn.Module):
         self.both_ways = isinstance(config, EncoderConfig)
         self.distances = None
         if isinstance(config.positions, Distances):
+            alone = config.positions.buckets // (4 if self.both_ways else 2)
+            if not config.positions.furthest > alone:
+                raise ValueError(
+                    f"distances below {alone} have a bucket each, and the others reach further "
+                    f"than that; got {config.positions.furthest} as the furthest"
+                )
             self.distances = nn.Embedding(config.positions.buckets, config.block.attention.heads)
         # With the norm before each part, nothing has normed what the last part added.
         before = config.block.norm.place == "before"
@@ -103,7 +109,9 @@ class Stack(nn.Module):
             else:
                 x, after = block(x, source, state=state.layers[number], **shared)
                 kept.append(after)
-        return self.norm(x), None if state is None else replace(state, layers=tuple(kept))
+        if state is None:
+            return self.norm(x), None
+        return self.norm(x), ModelState(tuple(kept), state.memory, state.turns)
 
     @property
     def layers(self) -> list[Block]:
@@ -122,18 +130,19 @@ class Stack(nn.Module):
         if self.rotary is None:
             return None
         table = None if state is None else state.turns
+        most = 0 if state is None else max(state.counts, default=0)  # of one row
         if (
-            state is None
-            or table is None
-            or not (
-                max(state.counts, default=0) + x.shape[1] <= len(table)
-                and table.dtype == x.dtype
-                and (torch.is_inference_mode_enabled() or not table.is_inference())
-            )
+            table is None
+            or most + x.shape[1] > len(table)
+            or table.dtype != x.dtype
+            or (table.is_inference() and not torch.is_inference_mode_enabled())
         ):
             return self.rotary.turns(positions, x.new_empty(1, self.key_dim))
-        found = table[positions]
-        cos, sin = (found if positions.ndim == 1 else found[:, None]).chunk(2, -1)
+        if positions.ndim == 1:  # every row has had as many
+            found = table.narrow(0, most, x.shape[1])
+        else:
+            found = table[positions][:, None]
+        cos, sin = found.chunk(2, -1)
         return cos, sin
 
     def _bias(self) -> Bias | None:

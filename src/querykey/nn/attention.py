@@ -123,7 +123,8 @@ class MultiHeadAttention(nn.Module):
                 q, k, v = qkv.tensor_split((heads, both), 1)
                 return q, k, v
             qk, v = qkv.tensor_split((both,), 1)
-            q, k = rotary.turned(qk, turns).to(v.dtype).tensor_split((heads,), 1)
+            qk = rotary.turned(qk, turns)
+            q, k = (qk if qk.dtype == v.dtype else qk.to(v.dtype)).tensor_split((heads,), 1)
             return q, k, v
         q, (k, v) = _split(self.q(x), heads), self.memory(x)
         if rotary is not None and turns is not None:
@@ -154,7 +155,10 @@ class MultiHeadAttention(nn.Module):
             raise TypeError(f"the state is on {arrays[0].device}, the tokens are on {q.device}")
 
     def _join(self, out: Tensor) -> Tensor:
-        joined = out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
+        batch, heads, tokens, size = out.shape
+        if tokens > 1:
+            out = out.transpose(1, 2)
+        joined = out.reshape(batch, tokens, heads * size)
         return joined if self.o is None else self.o(joined)
 
     @property
@@ -194,4 +198,7 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
 
 def _split(x: Tensor, heads: int) -> Tensor:
     """Turn (batch, tokens, heads * features) into (batch, heads, tokens, features)."""
-    return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+    batch, tokens, width = x.shape
+    if tokens == 1:  # the same numbers in one step less, at every token of a decoder
+        return x.view(batch, heads, 1, width // heads)
+    return x.view(batch, tokens, heads, width // heads).transpose(1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Literal
 
 from querykey.attention.mechanisms import Mechanism, Softmax
@@ -77,6 +78,8 @@ class NormConfig:
     def __post_init__(self):
         among("kind", (self.kind,), ("layer", "rms", "batch", "none"))
         among("place", (self.place,), ("before", "after"))
+        if not (isinstance(self.epsilon, Real) and self.epsilon >= 0):
+            raise ValueError(f"epsilon is at least 0; got {self.epsilon!r}")
 
 
 PRESETS = ("bare", "residual", "post-norm", "pre-norm")
@@ -128,15 +131,15 @@ class BlockConfig:
 
 
 def positive(name: str, value: int) -> None:
-    """Refuse a size below 1."""
-    if value < 1:
-        raise ValueError(f"{name} is at least 1; got {value}")
+    """Refuse what is no whole number from 1 on."""
+    if not (isinstance(value, Integral) and value >= 1):
+        raise ValueError(f"{name} is at least 1; got {value!r}")
 
 
 def share(name: str, value: float) -> None:
     """Refuse what is no share of a whole that leaves something."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is a share, from 0 to below 1; got {value}")
+    if not (isinstance(value, Real) and 0 <= value < 1):
+        raise ValueError(f"{name} is a share, from 0 to below 1; got {value!r}")
 
 
 def among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:

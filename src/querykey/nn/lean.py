@@ -31,6 +31,8 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
         return module
     if type(module) is nn.Linear:
         return _product(module.weight, module.bias, rows)
+    if type(module) is nn.Embedding and module.max_norm is None:
+        return _Table(module.weight)
     if type(module) is nn.LayerNorm:
         return _layer_norm(module)
     if type(module) is nn.RMSNorm:
@@ -111,6 +113,16 @@ def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
     return _product(weight, torch.cat(biases) if biases else None, rows)
 
 
+class _Table:
+    """An nn.Embedding that only looks up."""
+
+    def __init__(self, weight: Tensor):
+        self.weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return torch.embedding(self.weight, ids)
+
+
 def _layer_norm(module: nn.LayerNorm) -> Product:
     shape, weight, bias = module.normalized_shape, module.weight, module.bias
     epsilon, norm = module.eps, torch.layer_norm
@@ -121,12 +133,11 @@ def _rms_norm(module: nn.RMSNorm) -> Product:
     shape, weight, epsilon = module.normalized_shape, module.weight, module.eps
     if weight is None or epsilon is None or len(shape) > 1 or weight.dtype not in WIDE:
         return lambda x: torch.rms_norm(x, shape, weight, epsilon)
-    # torch's own takes nine steps on a CPU.
-    length, share = torch.linalg.vector_norm, 1 / weight.numel()
-    least = torch.tensor(epsilon, dtype=weight.dtype, device=weight.device)
+    # torch's own takes nine steps on a CPU; these are four.
+    length, hypot, root = torch.linalg.vector_norm, torch.hypot, weight.numel() ** 0.5
+    zero, least = weight.detach().new_tensor([0.0, root * epsilon**0.5])
 
     def norm(x: Tensor) -> Tensor:
-        size = length(x, 2, -1, True)
-        return x * torch.addcmul(least, size, size, value=share).rsqrt() * weight
+        return torch.addcdiv(zero, x, hypot(length(x, 2, -1, True), least), value=root) * weight
 
     return norm

@@ -45,9 +45,7 @@ def refusal(request: Request) -> str | None:
         return f"it takes keys and values of at most {most} entries{known}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
-    if request.call.heads * math.prod(request.call.batch) > MOST:
-        return f"it takes at most {MOST} heads, those of all rows counted"
-    return _machine(request.q) or _precision(request.q)
+    return _machine(request.q) or _precision(request.q) or _crowd(*request.q.shape[:-2])
 
 
 def recurrence_refusal(
@@ -64,9 +62,7 @@ def recurrence_refusal(
         return _machine(q) if known else f"it takes no {str(q.dtype)[6:]}"
     if max(q.shape[-1], v.shape[-1]) > SUMMED:
         return f"it takes keys and values of at most {SUMMED} entries, or one token"
-    if q.shape[0] * q.shape[1] > MOST:
-        return f"it takes at most {MOST} heads, those of all rows counted"
-    return _machine(q) or _precision(q)
+    return _machine(q) or _precision(q) or _crowd(*q.shape[:2])
 
 
 def _unknown(mechanism: Mechanism) -> str | None:
@@ -98,6 +94,13 @@ def _machine(q: torch.Tensor) -> str | None:
 def _precision(q: torch.Tensor) -> str | None:
     dtype = quadratic.compute_dtype(q)
     return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"
+
+
+def _crowd(*heads: int) -> str | None:
+    """Why so many heads cannot be served; asked last, as costs hold for sizes that were asked."""
+    if math.prod(heads) > MOST:
+        return f"it takes at most {MOST} heads, those of all rows counted"
+    return None
 
 
 def notes(request: Request) -> tuple[str, ...]:

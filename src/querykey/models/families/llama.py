@@ -58,7 +58,7 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     found = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     key_dim = settings["head_dim"] or width // heads
-    rotary, sharper = read_rope(settings, key_dim)
+    rotary, sharper = read_rope(settings)
     scale = None if sharper == 1 else sharper / math.sqrt(key_dim)
     biases: list[Any] = ["qkv"] if qkv else []
     biases += ["output"] if output else []
@@ -108,7 +108,7 @@ def _write(config: object, name: str, **more: Any) -> Settings | None:
         return None
     block = config.block
     kv_heads, key_dim, _ = block.attention.sizes(block.width)
-    rope = write_rope(config.positions, key_dim)
+    rope = write_rope(config.positions)
     scale = getattr(block.attention.mechanism, "scale", None)
     if scale is not None:
         rope["attention_factor"] = math.sqrt(scale * math.sqrt(key_dim))

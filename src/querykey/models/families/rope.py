@@ -71,16 +71,19 @@ class Yarn:
 KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
 
 
-def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
+def read_rope(settings: Settings) -> tuple[Rotary, float]:
     """Return the rotation that config.json asks for, and the factor of all scores with it."""
     field = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
     rope = dict(settings.get(field) or {})
     base = float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0)
     share = rope.get("partial_rotary_factor") or settings.get("partial_rotary_factor") or 1.0
-    width = None if share == 1 else int(key_dim * share)
+    if share != 1:  # `transformers` leaves it unread for these models, so it cannot be meant
+        raise FolderError(
+            f"config.json: `partial_rotary_factor` is {share!r}; these models turn every feature"
+        )
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
-        return Rotary(base, width), 1.0
+        return Rotary(base), 1.0
     if kind not in KINDS:
         known = ", ".join(("default", *KINDS))
         raise FolderError(
@@ -92,7 +95,7 @@ def read_rope(settings: Settings, key_dim: int) -> tuple[Rotary, float]:
     scaling = _scaling(
         kind, {name: each for name, each in given.items() if each is not None}, field
     )
-    return Rotary(base, width, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
+    return Rotary(base, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
 
 
 def _scaling(kind: str, given: Settings, field: str) -> Linear | Llama3 | Yarn:
@@ -114,11 +117,9 @@ def _sharpness(rope: Settings) -> float:
     return (logarithm + 1.0) ** 2
 
 
-def write_rope(rotary: Rotary, key_dim: int) -> Settings:
+def write_rope(rotary: Rotary) -> Settings:
     """Return `rope_parameters` for our rotation."""
     found: Settings = {"rope_theta": rotary.base, "rope_type": "default"}
-    if rotary.width is not None:
-        found["partial_rotary_factor"] = rotary.width / key_dim
     if isinstance(rotary.scaling, Linear | Llama3 | Yarn):
         name = next(name for name, kind in KINDS.items() if isinstance(rotary.scaling, kind))
         found |= {"rope_type": name} | asdict(rotary.scaling)
