@@ -12,9 +12,9 @@ import torch
 from tests.backends.triton_driver import POLYNOMIAL, QUADRATIC, SCALE, TAYLOR, poison
 
 from querykey.attention import reference, state
+from querykey.attention.caches import Ways
 from querykey.attention.features import Polynomial
 from querykey.attention.mechanisms import Kernel
-from querykey.attention.states import Ways
 from querykey.backends.triton import plans, recurrence
 
 BARE = (Polynomial(2, bias=0.0), lambda d: d**2)

@@ -15,6 +15,7 @@ from typing import Any
 
 from querykey.attention import reference
 from querykey.attention.arrays import Array, described, namespace, widened
+from querykey.attention.caches import Growing, Memory, Sliding, State, Ways
 from querykey.attention.chunks import Chunk, chunk
 from querykey.attention.heads import repeat_heads
 from querykey.attention.inputs import check_inputs
@@ -22,7 +23,6 @@ from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.attention.positions import Bias
 from querykey.attention.recurrent import Recurrent
-from querykey.attention.states import Growing, Memory, Sliding, State, Ways
 from querykey.shapes import bind
 
 __all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]

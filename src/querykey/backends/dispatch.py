@@ -14,11 +14,11 @@ from typing import Any
 
 from querykey.attention import reference, state
 from querykey.attention.arrays import Array, library
+from querykey.attention.caches import Recur, Ways
 from querykey.attention.masks import FULL, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Recurrent, State
-from querykey.attention.states import Recur, Ways
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import state as states
+from querykey.attention.caches import Ways
 from querykey.attention.masks import Causal
 from querykey.attention.mechanisms import Kernel, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Growing, State
-from querykey.attention.states import Ways
 from querykey.backends import chunked, triton
 from querykey.backends.dispatch import BackendError, attend, recurrence
 

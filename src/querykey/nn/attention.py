@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from querykey.attention.caches import Ways
 from querykey.attention.heads import repeat_heads
 from querykey.attention.masks import FULL, Mask, Padding
 from querykey.attention.mechanisms import Argmax
@@ -20,7 +21,6 @@ from querykey.attention.positions import Bias, Rotary
 from querykey.attention.reference import weighted_sum, weights
 from querykey.attention.state import State, empty_state
 from querykey.attention.state import follow as follow_by
-from querykey.attention.states import Ways
 from querykey.backends.dispatch import attend
 from querykey.backends.step import follow
 from querykey.nn.config import AttentionConfig
