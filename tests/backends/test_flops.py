@@ -1,6 +1,12 @@
-"""FLOP formulas against what runs: every matrix product of the chunked passes, one by one."""
+"""FLOP formulas against what runs: every matrix product of the passes and of the GPU kernels."""
 
+import json
 import math
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +112,49 @@ def test_the_formulas_of_the_gpu_kernels_against_a_loop(queries, keys, causal, n
     for_queries = loop(queries, 0 if chunk else keys, 16, 32, causal, chunk)
     for_keys = loop(0, keys, 16, 32, causal, chunk)
     assert found == 3 * (2 * for_queries + for_keys)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """What the kernels multiply in Triton's interpreter, and what the formulas say."""
+    command = [sys.executable, Path(__file__).with_name("triton_flops_driver.py")]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("name", ["every pair", "one document"])
+def test_the_gpu_kernels_multiply_what_the_formulas_say(name, counted):
+    for ran, formula in counted[name]:
+        assert ran == formula > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_the_gpu_kernels_multiply_with_ones_beside(counted):
+    lanes, group, size, width, queries, keys = 2, 2, 16, 32, 64, 96
+    ones = 2 * lanes * size * (width + size)  # a token's, for sums of degree 0
+    (ran, formula), (back, formula_back) = counted["sums of all keys"]
+    assert ran - formula == ones * keys
+    assert back - formula_back == ones * group * queries
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_the_formulas_of_causal_sums_are_above_by_what_they_say(counted):
+    lanes, group, size, width, tokens, chunk, tile = 2, 2, 16, 32, 96, 32, 16
+    square, rest = size * size * width, size * width + size * size
+    hidden = sum(chunk - (t // tile * tile + tile - t // chunk * chunk) for t in range(tokens))
+    ends = chunk * (3 * square // 4 + rest)  # sums of the last chunk, or of the first
+    ones = (tokens - chunk) * size * (width + size)
+    (ran, formula), (back, formula_back) = counted["causal sums"]
+    above = group * (hidden * (size + width) + chunk * square) + ends - ones
+    assert formula - ran == 2 * lanes * above
+    above = group * (hidden * (4 * size + 3 * width) + chunk * square + ends - ones)
+    assert formula_back - back == 2 * lanes * (above + chunk * 2 * square)
 
 
 def test_the_state_is_cheaper_to_read_than_a_long_cache():

@@ -2,9 +2,10 @@
 
 Counted is what the kernels multiply for the tokens that there are, sizes filled up included, zeros
 that fill up a tile not. Within its chunk a query meets as many keys as the chunk has, those that
-the causal order hides included; where there are no chunks it meets all, whatever documents hide. Of
-chunks all leave their sums here, though nobody asks for those of the last.
-Products with 1, which only bring queries to where the next product wants them, are not counted.
+the causal order hides included; where there are no chunks it meets all, whatever documents hide.
+All chunks leave sums and read sums, though nobody asks for those of the last one and there are none
+before the first. Products with 1, which bring queries to where the next product wants them or add
+up tokens, are not counted.
 """
 
 from __future__ import annotations
