@@ -1,5 +1,6 @@
 """The backward walk: order, accumulation, memory, and what it refuses."""
 
+import copy
 import gc
 import re
 import weakref
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 import querykey.ag as ag
-from querykey.ag import nn
+from querykey.ag import nn, special, tensor
 from querykey.ag.lending import LENT
+from querykey.ag.special import MOST
 from querykey.ag.tensor import Tensor
 
 
@@ -53,6 +55,21 @@ def test_backward_frees_the_graph_and_leaves_the_parameters():
     assert loss.saved == ()
 
 
+def test_nothing_large_is_remembered(monkeypatch):
+    sizes = []
+    for name in ("zeros", "ones"):
+        for room in (special, tensor):
+            if hasattr(room, name):
+                make = getattr(room, name)
+                told = lambda *args, make=make: sizes.append(make(*args).size) or make(*args)  # noqa: E731
+                monkeypatch.setattr(room, name, told)
+    rows, wide = ag.Tensor(np.ones((MOST + 1, 2))), ag.Tensor(np.ones((2, MOST + 1)))
+    (ag.sum(ag.relu(wide)) + ag.sum(ag.sum(rows, axis=0))).backward()
+    ag.sum(rows + ag.Tensor(np.ones(2))).backward()
+    assert sizes
+    assert max(sizes) <= MOST
+
+
 def test_arrays_are_freed_while_the_walk_goes_on():
     x = ag.Tensor(np.ones((4, 5)))
     hidden = ag.exp(x * 2.0)
@@ -68,6 +85,15 @@ def test_two_uses_of_a_shared_subgraph_add_up():
     shared = x * x
     (ag.sum(shared * shared) + ag.sum(shared * 5.0) + ag.sum(shared)).backward()
     np.testing.assert_allclose(x.grad, 4 * x.data**3 + 6 * 2 * x.data)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_what_was_computed_is_walked_too(copied):
+    x = ag.Tensor([1.0, 2.0])
+    y = x * 2.0
+    again = copied(y)
+    (ag.sum(y) + ag.sum(again)).backward()
+    assert np.array_equal(x.grad, [2.0, 2.0] if copied is copy.deepcopy else [4.0, 4.0])
 
 
 def test_one_tensor_may_be_both_inputs():

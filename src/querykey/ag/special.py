@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-# The last 64, for nobody to write to: NumPy takes a number slower than an array of no axes.
+# The last 64, for nobody to write to: NumPy takes a number slower than an array of no axes. What is
+# remembered is small, MOST numbers: they would otherwise stay as long as the process.
+MOST = 4096
 zeros, ones = functools.lru_cache(64)(np.zeros), functools.lru_cache(64)(np.ones)
 
 
 def added(v: np.ndarray, axis: Any, keepdims: bool = False) -> Any:
     """The sum over axes; over the last but one it is a product, which is quicker."""
-    if v.ndim > 1 and axis in (v.ndim - 2, -2) and v.flags.c_contiguous and v.dtype.kind == "f":
+    plain = v.ndim > 1 and v.flags.c_contiguous and v.dtype.kind == "f"
+    if plain and axis in (v.ndim - 2, -2) and v.shape[-2] <= MOST:
         y = ones((1, v.shape[-2]), v.dtype) @ v
         return y if keepdims else y[..., 0, :]
     return np.add.reduce(v, axis, keepdims=keepdims)
@@ -23,7 +26,8 @@ def added(v: np.ndarray, axis: Any, keepdims: bool = False) -> Any:
 def relu_of(x: Any) -> Any:
     """x or 0, whichever is more; NumPy's loop over two rows is quicker than over a number."""
     x = np.asarray(x)
-    return np.maximum(x, zeros(x.shape[-1:] if x.size > 4096 else (), x.dtype))
+    row = x.shape[-1:] if x.size > MOST >= x.shape[-1] else ()
+    return np.maximum(x, zeros(row, x.dtype))
 
 
 def sigmoid_of(x: Any) -> Any:

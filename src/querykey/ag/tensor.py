@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from querykey.ag import complaints
 from querykey.ag.blocks import SMALL, Block
 from querykey.ag.lending import LENT, end_all_loans, lend, look
 from querykey.ag.protocols import ArrayLike
-from querykey.ag.special import ones
+from querykey.ag.special import MOST, ones
 
 Edge = tuple[Any, Callable[..., Any]]
 
@@ -210,22 +211,21 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         end_all_loans()
     if not end.edges:
         return [], [end]
-    found, stack, leaves = {end.stamp: end}, [end], set()
+    found, stack, leaves = {end}, [end], set()
     while stack:
         node = stack.pop()
         edges, stamp = node.edges, node.stamp
         if edges is SPENT:
             raise complaints.already_walked(node)
         for source, _ in edges:
-            made = source.stamp
-            if made > stamp:
+            if source.stamp > stamp:
                 raise complaints.changed(source, node)
             if not source.edges:
                 leaves.add(source)
-            elif made not in found and source.requires_grad:
-                found[made] = source
+            elif source.requires_grad and source not in found:
+                found.add(source)
                 stack.append(source)
-    return [found[stamp] for stamp in sorted(found)], [x for x in leaves if x.requires_grad]
+    return sorted(found, key=attrgetter("stamp")), [x for x in leaves if x.requires_grad]
 
 
 def keep(node: Tensor, g: Any, shared: bool) -> None:
@@ -243,7 +243,7 @@ def fitted(g: Any, shape: tuple[int, ...]) -> Any:
     extra = g.ndim - len(shape)
     if extra > 0 and type(g) is np.ndarray and g.size and g.shape[extra:] == shape:
         rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
-        once = (ones if len(rows) <= 4096 else np.ones)(len(rows), g.dtype)
+        once = (ones if len(rows) <= MOST else np.ones)(len(rows), g.dtype)
         return once.dot(rows).reshape(shape)
     g = shrink(g, shape)
     if g.shape == shape:
