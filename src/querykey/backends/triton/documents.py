@@ -15,7 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.operators import operator
 from querykey.backends.triton import flops
-from querykey.backends.triton.ops import empty_gradients
+from querykey.backends.triton.ops import empty_gradients, empty_outputs
 
 
 def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
@@ -60,19 +60,8 @@ def _forward(
         return out, more, inverse
 
 
-def _empty_results(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    order: Tensor,
-    table: Tensor,
-    numbers: Sequence[float],
-    causal: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
-    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
-    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
+def _empty_results(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_outputs(q, v, keep=how[-1])
 
 
 def _backward(

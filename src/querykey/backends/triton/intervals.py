@@ -21,6 +21,7 @@ from torch import Tensor
 
 from querykey.backends.triton.launches import start
 from querykey.backends.triton.near import from_keys, from_queries, read, settle
+from querykey.backends.triton.ops import empty_outputs
 from querykey.backends.triton.passes import Job
 
 
@@ -133,9 +134,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.forward`, by a table (first key, one after the last, real ones, ...)."""
     job = Job(q, k, v, numbers, causal=False, keep=keep)
-    out = v.new_empty((*q.shape[:-1], job.value_dim))
-    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
-    inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    out, more, inverse = empty_outputs(q, v, keep)
     low, up, seen, _ = table
     launch = job.plan.outputs[1]
     start(

@@ -50,9 +50,7 @@ def _empty_results(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     (lanes, _, queries, size), (keys, width) = q.shape, v.shape[1:]
-    out = v.new_empty((*q.shape[:-1], width))
-    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
-    inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    out, more, inverse = empty_outputs(q, v, keep)
     cut = plan(size, width)
     square, rest = [0, 0], [0, 0]
     if keep and cut.far(queries, keys, keep):
@@ -60,6 +58,13 @@ def _empty_results(
         square = [*tables, 3 * size // 4, size, width]
         rest = [*tables, size * width + size * size + width + size]
     return out, more, inverse, q.new_empty(square), inverse.new_empty(rest)
+
+
+def empty_outputs(q: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for outputs, for what rounding takes from them if that is kept, and for 1/z."""
+    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
+    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
+    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 def _backward(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from querykey.backends.triton import gradients, plans, states
 from querykey.backends.triton.launches import start
+from querykey.backends.triton.ops import empty_outputs
 from querykey.backends.triton.outputs import outputs
 
 
@@ -120,9 +121,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the output, and what `ops` says of what to keep."""
     job = Job(q, k, v, numbers, causal, keep) if job is None else job
-    out = v.new_empty((*q.shape[:-1], job.value_dim))
-    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
-    inverse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    out, more, inverse = empty_outputs(q, v, keep)
     square, rest, turned = q.new_empty(0, 0), inverse.new_empty(0, 0), q  # read where keys are far
     if job.far:
         square, rest = job.sums(k[:, None], job.turned(k[:, None]), v[:, None], None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,13 +86,7 @@ def _extend(
 
 
 def _empty_results(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    real: Tensor | None,
-    outer: Tensor,
-    total: Tensor,
-    numbers: Sequence[float],
+    q: Tensor, k: Tensor, v: Tensor, real: Any, outer: Tensor, total: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     return out, outer.new_empty(outer.shape), total.new_empty(total.shape)
