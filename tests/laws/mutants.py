@@ -7,6 +7,8 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 STYLES = Path(__file__).parent / "styles"
 
 
@@ -39,6 +41,7 @@ def build(style: str, folder: Path, old: str = "", new: str = "", name: str = "a
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    torch.manual_seed(0)  # the same weights in every run of the tests
     return module.make()
 
 

@@ -68,13 +68,28 @@ def _speaker(specimen: Specimen) -> str:
 
 
 def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """Let it generate, then ask the forward pass about every token that it said."""
-    prompt = specimen.cut(specimen.inputs(setting), 0, PROMPT)
-    if setting.mask:
-        real = specimen.all_real(prompt, specimen.anatomy.axis)
-        real[1, :2] = False
-        prompt |= padding.given(specimen, specimen.anatomy.axis, real)
-    ids, who = _said(specimen, setting, prompt)
+    """Let it generate, then ask the forward pass about every token that it said.
+
+    A model that says the same token over and over would say it for many wrong reasons too: it gets
+    another prompt.
+    """
+    name, inputs = specimen.anatomy.main.name, specimen.inputs(setting)
+    words = inputs[name]
+    for at in range(0, words.shape[1] - PROMPT + 1, PROMPT):
+        prompt = specimen.cut({**inputs, name: words.roll(-at, 1)}, 0, PROMPT)
+        if setting.mask:
+            real = specimen.all_real(prompt, specimen.anatomy.axis)
+            real[1, :2] = False
+            prompt |= padding.given(specimen, specimen.anatomy.axis, real)
+        ids, who = _said(specimen, setting, prompt)
+        yield _judged(specimen, setting, prompt, ids, who)
+        if not bool((ids[:, -1] == ids[:, -2]).all()):
+            return
+
+
+def _judged(
+    specimen: Specimen, setting: Setting, prompt: Inputs, ids: torch.Tensor, who: str
+) -> Outcome:
     padded = " behind a left-padded prompt" if setting.mask else ""
     pair = _speaker(specimen) == "library" and specimen.anatomy.others()
     start = 1 if pair else PROMPT  # a pair's decoder begins with a token of its own
@@ -93,7 +108,7 @@ def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     words = f"{who} takes a token that forward does not score highest{padded}"
     guilty = Call("", specimen.bench.twin(setting), [])  # unless the trial names a part
     where = {"sample": row, "position": start + place}
-    yield Outcome(float(gaps[row, place]), None, setting, where, trial, words, guilty)
+    return Outcome(float(gaps[row, place]), None, setting, where, trial, words, guilty)
 
 
 def _said(specimen: Specimen, setting: Setting, prompt: Inputs) -> tuple[torch.Tensor, str]:
