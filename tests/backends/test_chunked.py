@@ -418,3 +418,13 @@ def test_put_and_take_cut_where_a_chunk_ends():
     assert (buffer.flatten(1)[:, 9:] == 0).all()
     buffers.take(buffer, back)
     assert torch.equal(back, tokens)
+
+
+def test_a_query_of_one_key_has_no_gradient_where_its_similarity_nearly_vanishes():
+    torch.manual_seed(0)
+    q, k, v, g = torch.randn(4, 50, 1, 1, 64)
+    q = (q / -(q * k).sum(-1, keepdim=True)).requires_grad_()  # q.k = -1
+    linear.attend(q, k, v, Kernel(Quadratic(), 0.999), causal=True).backward(g)
+    # What cancels: g.v times the slope of the similarity's logarithm, 2 / 0.001, but for rounding.
+    cancelled = ((g * v).sum(-1, keepdim=True) * 2e3 * k).abs()
+    assert (q.grad.abs() <= 3 * torch.finfo(torch.float32).eps * cancelled).all()

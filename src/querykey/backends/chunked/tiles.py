@@ -3,6 +3,7 @@
 Sums over features cost the same for every token, however few there are. Below some length, which
 grows with the number of features, meeting the keys costs less. With v' = (v, 1) and w = f(q.k),
 n' = w v' holds numerator and denominator; gradients are those of `passes`, without the sums.
+A tile has all keys of its queries, so g.out = sum_j w_ij g.v_j / d comes from the g.v themselves.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from querykey.backends.chunked.monomials import recentred
 # Keys per feature up to which causal pairs were faster than sums, measured at head sizes 16 to 64:
 # below, they take a third to an eighth of the time.
 PAIRS = 2.5
-# Queries in a tile, and the bytes that its weights may take for each thread: what a cache holds.
+# Queries in a tile, and the bytes that its weights may take: on a CPU what each thread's cache
+# holds; on a GPU enough that starting a kernel takes less time than running it.
 SIZE, CACHE = 128, 1 << 20
+GPU_SIZE, GPU_CACHE = 1024, 1 << 28
 
 
 def wins(q: Tensor, k: Tensor, kind: str, numbers: Sequence[float], causal: bool) -> bool:
-    """Whether pairs are faster than sums, on a CPU, for q (lanes, group, T, D), k (lanes, S, D)."""
+    """Whether pairs are faster than sums for q (lanes, group, T, D), k (lanes, S, D)."""
     met = k.shape[1] if causal else 2 * k.shape[1]  # half of the pairs are hidden
     few = PAIRS * row_count(q.shape[-1], kind, numbers)
-    return kind == "series" and q.device.type == "cpu" and met <= few
+    return kind == "series" and met <= few
 
 
 class Tile(NamedTuple):
@@ -75,9 +78,13 @@ class Pairs:
     def tiles(self) -> Iterator[Tile]:
         """Cut lanes and queries so that the weights of a tile stay in the cache."""
         lanes, group, queries, _ = self.q.shape
-        keys, size = self.k.shape[1], max(min(SIZE, queries), 1)
+        if self.q.device.type == "cpu":
+            size, cache, threads = SIZE, CACHE, torch.get_num_threads()
+        else:
+            size, cache, threads = GPU_SIZE, GPU_CACHE, 1
+        keys, size = self.k.shape[1], max(min(size, queries), 1)
         each = group * size * keys * self.q.itemsize
-        at_once = max(CACHE // max(each, 1), 1) * torch.get_num_threads()
+        at_once = max(cache // max(each, 1), 1) * threads
         for lane in range(0, lanes, at_once):
             for first in range(0, queries, size):
                 last, end, own = min(first + size, queries), keys, keys
@@ -94,9 +101,10 @@ class Pairs:
     def hide(self, w: Tensor, tile: Tile) -> Tensor:
         """Put zeros where a key comes after its query."""
         if tile.own < tile.end:
-            at = torch.arange(self.start + tile.first, self.start + tile.last)[:, None]
+            at = torch.arange(self.start + tile.first, self.start + tile.last, device=w.device)
             by_head = w.view(len(w), -1, len(at), tile.end)
-            by_head[..., tile.own :].masked_fill_(torch.arange(tile.own, tile.end) > at, 0)
+            after = torch.arange(tile.own, tile.end, device=w.device) > at[:, None]
+            by_head[..., tile.own :].masked_fill_(after, 0)
         return w
 
     def forward(self, out: Tensor, d: Tensor) -> None:
@@ -112,17 +120,18 @@ class Pairs:
         self, g: Tensor, out: Tensor, inverse: Tensor, dq: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Write the gradient of q; return those of k and v."""
-        g = g.to(out.dtype)
-        g = torch.cat([g, -(g * out).sum(-1, keepdim=True)], -1).mul_(inverse[..., None])
-        dk, dv = torch.zeros_like(self.k), torch.zeros_like(self.v)
+        g = g.to(out.dtype) * inverse[..., None]
+        dk, dv = torch.zeros_like(self.k), torch.zeros_like(self.v[..., :-1])
         for tile in self.tiles():
             q, g_tile = tile.of(self.q), tile.of(g)
-            k, v = self.k[tile.lanes, : tile.end], self.v[tile.lanes, : tile.end]
+            k, v = self.k[tile.lanes, : tile.end], self.v[tile.lanes, : tile.end, :-1]
             u = self.meet(q, tile)
-            w = series(self.factors, u, out=torch.empty_like(u))
-            dv[tile.lanes, : tile.end].baddbmm_(self.hide(w, tile).mT, g_tile)
-            slopes = series(self.slopes, u, out=w)
-            pairs = self.hide((g_tile @ v.mT).mul_(slopes), tile)
+            w = self.hide(series(self.factors, u, out=torch.empty_like(u)), tile)
+            dv[tile.lanes, : tile.end].baddbmm_(w.mT, g_tile)
+            # g.v - g.out, with g.out from the same g.v: where few keys are seen nothing is left.
+            pairs = g_tile @ v.mT
+            pairs -= w.mul_(pairs).sum(-1, keepdim=True).mul_(tile.of(inverse[..., None]))
+            pairs = self.hide(pairs.mul_(series(self.slopes, u, out=w)), tile)
             tile.put(pairs @ k, dq)
             dk[tile.lanes, : tile.end].baddbmm_(pairs.mT, q)
-        return dk, dv[..., :-1]
+        return dk, dv
