@@ -23,7 +23,17 @@ from pathlib import Path
 
 import torch
 from gpu_kernels import kernels
-from gpu_peers import HEADS, LENGTHS, SIZES, Contender, draw, gather, milliseconds, run_triton
+from gpu_peers import (
+    HEADS,
+    LENGTHS,
+    SIZES,
+    Contender,
+    draw,
+    gather,
+    interleaved,
+    milliseconds,
+    run_triton,
+)
 
 from querykey.attention.features import Quadratic
 from querykey.show.figure import Series, line_chart
@@ -104,9 +114,8 @@ def host(attend: Callable) -> list[float]:
 
 
 def measure(contenders: dict[str, Contender], size: int, tokens: int) -> dict:
-    """Time every contender forward, and forward with backward."""
-    drawn, busy = draw(size, tokens), other_work()
-    found: dict = {"size": size, "tokens": tokens}
+    """Time every contender forward, and forward with backward, in turns."""
+    drawn, calls = draw(size, tokens), {}
     for name, contender in contenders.items():
         if tokens > contender.longest or size not in contender.sizes:
             continue
@@ -120,10 +129,10 @@ def measure(contenders: dict[str, Contender], size: int, tokens: int) -> dict:
                 t.grad = None
             attend(*leaves).backward(g)
 
-        runs = 5 if tokens > 65536 else 20
-        forward = lambda attend=contender.attend, x=x: attend(*x)  # noqa: E731
-        found[f"{name} forward"] = milliseconds(forward, runs, busy)
-        found[f"{name} both"] = milliseconds(both, runs, busy)
+        calls[f"{name} forward"] = lambda attend=contender.attend, x=x: attend(*x)
+        calls[f"{name} both"] = both
+    found: dict = {"size": size, "tokens": tokens}
+    found |= interleaved(calls, 5 if tokens > 65536 else 20, other_work())
     print(found, file=sys.stderr, flush=True)
     return found
 

@@ -136,15 +136,27 @@ def draw(size: int, tokens: int, heads: int = HEADS) -> list[torch.Tensor]:
 
 def milliseconds(call: Callable, runs: int, before: Callable = lambda: None) -> float:
     """Return the GPU's median time for a call, `before` being done untimed each time."""
-    for _ in range(3):
-        call()
-    events = []
+    return interleaved({"": call}, runs, before)[""]
+
+
+def interleaved(
+    calls: dict[str, Callable], runs: int, before: Callable = lambda: None
+) -> dict[str, float]:
+    """Return the median time of each, one run of every call after the other."""
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    events: dict[str, list] = {name: [] for name in calls}
     for _ in range(runs):
-        before()
-        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        pair[0].record()
-        call()
-        pair[1].record()
-        events.append(pair)
+        for name, call in calls.items():
+            before()
+            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            pair[0].record()
+            call()
+            pair[1].record()
+            events[name].append(pair)
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    return {
+        name: statistics.median(start.elapsed_time(end) for start, end in pairs)
+        for name, pairs in events.items()
+    }

@@ -111,9 +111,9 @@ def planned(size):
     plan, floats = plans.plan(size, size), [1.0] * 3
     for far in (True, False) if size <= plans.SUMMED else (False,):
         for name, kernel, launches, args, more in (
-            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, HALF, HALF, SINGLE, N, 64, N, 4, *floats], [False, True, False]),  # noqa: E501
-            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, *floats[:2]], []),  # noqa: E501
-            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, *floats], []),  # noqa: E501
+            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [False, True, False]),  # noqa: E501
+            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, 8, *floats[:2]], []),  # noqa: E501
+            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, 8, *floats], []),  # noqa: E501
         ):  # fmt: skip
             launch = launches[not far]
             shape = [1, plan.chunk, size, size, 64, launch.queries, launch.keys, True, far, True]

@@ -26,6 +26,7 @@ POLYNOMIAL = (Polynomial(2, bias=0.5), lambda d: (d + 0.5) ** 2)
 CASES = {
     "one token": (QUADRATIC, 1, 2, 2, 1, 1, 16, 16, True, None),
     "one chunk": (TAYLOR, 1, 1, 1, 33, 33, 16, 32, True, None),
+    "three rows, two by two": (QUADRATIC, 1, 6, 3, 37, 37, 16, 16, True, None),
     "chunks, groups, left padding": (QUADRATIC, 2, 2, 1, 70, 70, 16, 16, True, "left"),
     "chunks, right padding": (TAYLOR, 1, 1, 1, 97, 97, 16, 16, True, "right"),
     "whole chunks, wider keys": (POLYNOMIAL, 1, 1, 1, 64, 64, 32, 16, True, None),
@@ -193,6 +194,7 @@ def main():
     launch = plans.Launch(16, 16, 4, 1)
     for size in plans.SIZES:  # chunks of 32 tokens, so that short sequences have several
         plans.PLANS[size] = plans.Plan(32, (40, 40), *[(launch, launch)] * 3)
+    plans.CACHE = 10_000  # bytes: two rows of the case named so
     found = {name: run(*draw(case)) for name, case in CASES.items()}
     found |= {name: run(*draw_documents(case)) for name, case in DOCUMENTS.items()}
     found["checkpointed"] = run_wrapped(lambda f: lambda *x: checkpoint(f, *x, use_reentrant=False))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import from_keys, from_queries
+from querykey.backends.triton.near import from_keys, from_queries, turn
 from querykey.backends.triton.states import mirrored, tiles
 
 
@@ -46,13 +46,16 @@ def scaled(
 
 @triton.jit
 def query_gradients(
-    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, rise, shift,
+    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, together, rise, shift,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of BQ queries."""
-    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    if FAR:
+        block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    else:
+        block, row = turn(together, CAUSAL)
     lane = row // G
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
@@ -91,13 +94,16 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, rise, shift, rest,
+    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, together, rise, shift, rest,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of BK keys and their values."""
-    block, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    if FAR:
+        block, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    else:
+        block, lane = turn(together, False)
     d, m = tl.arange(0, D), tl.arange(0, M)
     u = block * BK + tl.arange(0, BK)
     real = u < N

@@ -16,6 +16,22 @@ import triton.language as tl
 
 
 @triton.jit
+def turn(together, LAST_FIRST: tl.constexpr):
+    """Return a program's block and its row, long loops first: short ones fill the gaps they leave.
+
+    Rows take turns, `together` of them at a time, whose keys a cache holds.
+    """
+    blocks, rows = tl.num_programs(0), tl.num_programs(1)
+    first = tl.program_id(1) // together * together
+    taking = tl.minimum(together, rows - first)
+    at = (tl.program_id(1) - first) * blocks + tl.program_id(0)
+    block = at // taking
+    if LAST_FIRST:
+        block = blocks - 1 - block
+    return block, (first + at % taking).to(tl.int64)
+
+
+@triton.jit
 def read(
     acc, z, q, low, up, K, V, begin, end, N, rise, shift, rest, D: tl.constexpr, M: tl.constexpr,
     BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,

@@ -16,20 +16,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import read, settle
+from querykey.backends.triton.near import read, settle, turn
 from querykey.backends.triton.states import contracted, mirrored
 
 
 @triton.jit
 def outputs(
-    Q, QT, K, V, S, P, SEEN, OUT, MORE, INVERSE, T, blocks, N, chunks, rise, shift, rest,
+    Q, QT, K, V, S, P, SEEN, OUT, MORE, INVERSE, T, blocks, N, chunks, together,
+    rise, shift, rest,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, COUNTED: tl.constexpr,
     KEEP: tl.constexpr, CARRIED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
-    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    if FAR:
+        block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    else:
+        block, row = turn(together, CAUSAL)
     lane = row // G
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)

@@ -100,6 +100,10 @@ class Job:
         sizes = (self.group, self.plan.chunk, self.key_dim, self.value_dim, self.width)
         return *sizes, launch.queries, launch.keys, self.causal, self.far, self.near
 
+    def together(self, x: Tensor, y: Tensor) -> int:
+        """Count the lanes whose x and y fit into the cache at once."""
+        return max(plans.CACHE * self.lanes // max(x.nbytes + y.nbytes, 1), 1)
+
     def chunks(self, tokens: int) -> int:
         """Count the chunks of so many tokens."""
         return _blocks(tokens, self.plan.chunk)
@@ -130,7 +134,7 @@ def forward(
     start(
         outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-3],
-        job.keys, rest.shape[1], *job.similarity,
+        job.keys, rest.shape[1], job.together(k, v) * job.group, *job.similarity,
         *job.shape(launch), seen is not None, more.numel() > 0, job.before is not None,
         job.precision, launch=launch,
     )  # fmt: skip
@@ -161,7 +165,8 @@ def backward(
     start(
         gradients.query_gradients, (_blocks(job.queries, launch.queries), job.lanes * job.group),
         q, turned, k, v, g, e, square, rest, dq, job.queries, turned.shape[-3], job.keys,
-        rest.shape[1], *job.similarity[:2], *job.shape(launch), job.precision, launch=launch,
+        rest.shape[1], job.together(k, v) * job.group, *job.similarity[:2], *job.shape(launch),
+        job.precision, launch=launch,
     )  # fmt: skip
     if job.far:
         square, rest = job.sums(q, turned, g, e)
@@ -171,6 +176,7 @@ def backward(
     start(
         gradients.key_gradients, (_blocks(job.keys, launch.keys), job.lanes),
         q, k, turned, v, g, e, square, rest, dk, dv, job.queries, job.keys, turned.shape[-3],
-        rest.shape[1], *job.similarity, *job.shape(launch), job.precision, launch=launch,
+        rest.shape[1], job.together(q, g), *job.similarity, *job.shape(launch), job.precision,
+        launch=launch,
     )  # fmt: skip
     return dq, dk, dv

@@ -39,12 +39,12 @@ SMALL = (Launch(64, 64, 4, 3), Launch(64, 64, 4, 3))
 SMALL_QUERY = (Launch(128, 32, 4, 3), Launch(64, 64, 4, 3))
 SMALL_KEY = (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3))
 PLANS = {
-    16: Plan(256, (2048, 1024), SMALL, SMALL_QUERY, SMALL_KEY),
-    32: Plan(512, (2048, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
+    16: Plan(256, (2048, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
+    32: Plan(512, (4096, 2048), SMALL, SMALL_QUERY, SMALL_KEY),
     64: Plan(
         1024,
         (8192, 4096),
-        (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
+        (Launch(128, 64, 8, 3, 128), Launch(128, 64, 8, 3, 128)),
         (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
         (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
     ),
@@ -56,6 +56,7 @@ PLANS = {
         (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
     ),
 }
+CACHE = 1 << 25  # bytes that programs side by side may read over and over
 STEP = 64  # tokens that the sums take at a time
 SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
