@@ -124,6 +124,18 @@ def test_lengths_off_every_edge(tokens, either):
 
 
 @on_gpu
+def test_a_gradient_that_nearly_cancels_keeps_its_digits():
+    # Two keys, and an output's gradient that hardly tells their values apart: rounding it once more
+    # would be seen. Found by a random draw whose gradients were off by 1.5e-2.
+    (q, k, v), grad = draw(2, heads=32, kv_heads=32)
+    apart = (v[:, :, 1:] - v[:, :, :1]).float()
+    along = (grad.float() * apart).sum(-1, keepdim=True) / (apart * apart).sum(-1, keepdim=True)
+    grad = (grad - 0.99 * along * apart).bfloat16()
+    found = triton_driver.results(attend, (q, k, v), grad)
+    assert_within_bounds(found, (q, k, v), grad, lambda d: (0.125 * d + 1) ** 2)
+
+
+@on_gpu
 @pytest.mark.parametrize(
     ("features", "similarity"), [(qk.Quadratic(), lambda d: (d + 1) ** 2),
                                  (qk.Taylor(2), lambda d: 1 + d + d * d / 2),

@@ -74,16 +74,16 @@ def loops(text):
                 yield body
 
 
-def endangered(body):
+def endangered(body, text):
     """Return the buffers of a loop into which is copied while a product may still read them."""
-    buffers, views, read, copies, ahead = {}, {}, set(), [], 0
+    # A single buffer is found before the loop.
+    buffers = {m[1]: (m[2], int(m[3])) for m in INDEX.finditer(text)}
+    views, read, copies, ahead = {}, set(), [], 0
     running = 0  # products that may be, at most; what the last turn leaves is there in the next
     for _ in range(2):
         begun, copies = 0, []
         for line in body:
-            if found := INDEX.search(line):
-                buffers[found[1]] = (found[2], int(found[3]))
-            elif found := VIEW.search(line):
+            if found := VIEW.search(line):
                 views[found[1]] = found[2]
             elif found := PRODUCT.search(line):
                 begun, running = begun + 1, running + 1
@@ -112,8 +112,8 @@ def planned(size):
     for far in (True, False) if size <= plans.SUMMED else (False,):
         for name, kernel, launches, args, more in (
             ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [False, True, False]),  # noqa: E501
-            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, 8, *floats[:2]], []),  # noqa: E501
-            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, 8, *floats], []),  # noqa: E501
+            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, 8, *floats[:2]], []),  # noqa: E501
+            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, 8, *floats], []),  # noqa: E501
         ):  # fmt: skip
             launch = launches[not far]
             shape = [1, plan.chunk, size, size, 64, launch.queries, launch.keys, True, far, True]
@@ -155,7 +155,7 @@ def main():
             waiting.append(name)  # sums take one factor through registers
         bodies = [body for body in bodies if any(map(COPY.search, body))]
         seen += len(bodies)
-        if bad := [buffer for body in bodies for buffer in endangered(body)]:
+        if bad := [buffer for body in bodies for buffer in endangered(body, text)]:
             found[name] = bad
     print(json.dumps({"loops": seen, "found": found, "waiting": waiting}))
 

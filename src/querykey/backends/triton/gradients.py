@@ -2,12 +2,13 @@
 
 With the output n / z, its gradient o and the similarity f(d), d = q.k:
 
-    g = o / z,   e = -g.out,   w_ij = g_i.v_j + e_i
-    dq_i = sum_j w_ij f'(d_ij) k_j,   dk_j = sum_i w_ij f'(d_ij) q_i,   dv_j = sum_i f(d_ij) g_i
+    e = -o.out,   w_ij = (o_i.v_j + e_i) / z_i,   dv_j = sum_i f(d_ij) o_i / z_i
+    dq_i = sum_j w_ij f'(d_ij) k_j,   dk_j = sum_i w_ij f'(d_ij) q_i
 
 Far keys come through the sums over (k, v) before a chunk, far queries through those over (q, g),
-with weights e, after it. As f = x^2 + rest with x = rise d + shift, f' is 2 rise x; dq and dk get
-the factor 2 rise at last.
+g = o / z, with weights a = -g.out, after it. Near tokens get o and 1 / z apart: where few keys are
+seen w may nearly vanish, and what rounding o / z adds would not. As f = x^2 + rest with
+x = rise d + shift, f' is 2 rise x; dq and dk get the factor 2 rise at last.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -25,10 +26,10 @@ from querykey.backends.triton.states import mirrored, tiles
 
 @triton.jit
 def scaled(
-    DOUT, OUT, MORE, INVERSE, GRAD, E, rows,
-    M: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    DOUT, OUT, MORE, INVERSE, E, GRAD, A, rows,
+    M: tl.constexpr, KEPT: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write g and e of BLOCK queries."""
+    """Write e of BLOCK queries, and g and a of those that are summed up."""
     m = tl.arange(0, M)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = t < rows
@@ -37,16 +38,18 @@ def scaled(
     out = tl.load(OUT + at, mask=real[:, None], other=0.0).to(tl.float32)
     if KEPT:
         out += tl.load(MORE + at, mask=real[:, None], other=0.0).to(tl.float32)
-    g = given * tl.load(INVERSE + t, mask=real, other=0.0)[:, None]
-    g = g.to(GRAD.dtype.element_ty)
-    tl.store(GRAD + at, g, mask=real[:, None])
-    # Of the g that is stored: w is a difference, and vanishes where it should.
-    tl.store(E + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
+    tl.store(E + t, -tl.sum(given * out, 1), mask=real)
+    if FAR:
+        g = given * tl.load(INVERSE + t, mask=real, other=0.0)[:, None]
+        g = g.to(GRAD.dtype.element_ty)
+        tl.store(GRAD + at, g, mask=real[:, None])
+        # Of the g that is stored: g.v + a is a difference, and vanishes where it should.
+        tl.store(A + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
 
 
 @triton.jit
 def query_gradients(
-    Q, QT, K, V, GRAD, E, S, P, DQ, T, blocks, N, chunks, together, rise, shift,
+    Q, QT, K, V, DOUT, E, INVERSE, S, P, DQ, T, blocks, N, chunks, together, rise, shift,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
@@ -60,8 +63,8 @@ def query_gradients(
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
-    Q, GRAD, DQ = Q + row * T * D, GRAD + row * T * M, DQ + row * T * D
-    g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
+    Q, DOUT, DQ = Q + row * T * D, DOUT + row * T * M, DQ + row * T * D
+    o = tl.load(DOUT + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
     e = tl.load(E + row * T + t, mask=real, other=0.0)
     acc = tl.zeros((BQ, D), tl.float32)
     chunk = block * BQ // L if CAUSAL and FAR else 0
@@ -70,13 +73,13 @@ def query_gradients(
         S += (lane * chunks + chunk) * (3 * D // 4) * D * M
         qt = QT + row * blocks * W * D + (t // W) * (W * D) + t % W
         q = tl.trans(tl.load(qt[None, :] + d[:, None] * W))
-        acc = rise * mirrored(g, qt, S, some, D, M, W, BQ, True, PREC)
+        acc = rise * mirrored(o, qt, S, some, D, M, W, BQ, True, PREC)
         P += (lane * chunks + chunk) * (D * M + D * D + M + D)
         s1 = tl.load(P + d[:, None] * M + m[None, :])
         z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
         z1 = tl.load(P + D * M + D * D + M + d)
         slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + shift * z1[None, :]
-        linear = tl.dot(g, tl.trans(s1.to(g.dtype)), input_precision=PREC)
+        linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PREC)
         acc += shift * linear + e[:, None] * slope
     else:
         q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
@@ -84,17 +87,19 @@ def query_gradients(
         k_at, v_at, up = K + lane * N * D, V + lane * N * M, t[:, None] + 1
         begin = chunk * L
         edge = block * BQ if CAUSAL else N
-        acc = from_keys(acc, q, g, e, 0, up, k_at, v_at, begin, edge, N, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+        acc = from_keys(acc, q, o, e, 0, up, k_at, v_at, begin, edge, N, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
         if CAUSAL:
             end = tl.minimum(edge + BQ, N)
-            acc = from_keys(acc, q, g, e, 0, up, k_at, v_at, edge, end, N, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc *= 2 * rise
+            acc = from_keys(acc, q, o, e, 0, up, k_at, v_at, edge, end, N, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
+    acc *= 2 * rise * inverse[:, None]
     tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
 def key_gradients(
-    Q, K, KT, V, GRAD, E, R, P, DK, DV, T, N, blocks, chunks, together, rise, shift, rest,
+    Q, K, KT, V, DOUT, E, INVERSE, R, P, DK, DV, T, N, blocks, chunks, together,
+    rise, shift, rest,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
@@ -133,7 +138,8 @@ def key_gradients(
     if NEAR:
         for h in range(G):
             row = lane * G + h
-            q_at, g_at, e_at = Q + row * T * D, GRAD + row * T * M, E + row * T
+            q_at, o_at = Q + row * T * D, DOUT + row * T * M
+            e_at, i_at = E + row * T, INVERSE + row * T
             begin = 0
             end = T
             if CAUSAL:
@@ -142,8 +148,8 @@ def key_gradients(
                 if FAR:
                     end = tl.minimum(chunk * L + L, T)
                 last = tl.minimum(begin, T)
-                dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, g_at, e_at, edge, last, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-            dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, g_at, e_at, begin, end, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
+                dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, o_at, e_at, i_at, edge, last, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+            dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, o_at, e_at, i_at, begin, end, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
     DK, DV = DK + lane * N * D, DV + lane * N * M
     dk *= 2 * rise
     tl.store(DK + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])

@@ -71,7 +71,7 @@ def outputs(
 
 @triton.jit
 def query_gradients(
-    Q, K, V, GRAD, E, LOW, UP, DQ, T, heads, rise, shift,
+    Q, K, V, DOUT, E, INVERSE, LOW, UP, DQ, T, heads, rise, shift,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     PREC: tl.constexpr,
 ):  # fmt: skip
@@ -85,22 +85,23 @@ def query_gradients(
     low, up = tl.load(LOW + at), tl.load(UP + at)
     at = t[:, None] * D + d[None, :]
     q = tl.load(Q + row * T * D + at, mask=real[:, None], other=0.0)
-    g = tl.load(GRAD + row * T * M + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
+    o = tl.load(DOUT + row * T * M + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
     e = tl.load(E + row * T + t, mask=real, other=0.0)
     K, V = K + lane * T * D, V + lane * T * M
     acc = tl.zeros((BQ, D), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
     low, up = low[:, None], up[:, None]
-    acc = from_keys(acc, q, g, e, low, up, K, V, begin, first, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc = from_keys(acc, q, g, e, low, up, K, V, first, last, T, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc = from_keys(acc, q, g, e, low, up, K, V, last, end, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc *= 2 * rise
+    acc = from_keys(acc, q, o, e, low, up, K, V, begin, first, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc = from_keys(acc, q, o, e, low, up, K, V, first, last, T, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+    acc = from_keys(acc, q, o, e, low, up, K, V, last, end, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
+    acc *= 2 * rise * inverse[:, None]
     tl.store(DQ + row * T * D + at, acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
 def key_gradients(
-    Q, K, V, GRAD, E, LOW, UP, DK, DV, T, heads, rise, shift, rest,
+    Q, K, V, DOUT, E, INVERSE, LOW, UP, DK, DV, T, heads, rise, shift, rest,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     PREC: tl.constexpr,
 ):  # fmt: skip
@@ -120,10 +121,10 @@ def key_gradients(
     low, up = low[:, None], up[:, None]
     for h in range(G):
         row = lane * G + h
-        q, g, e = Q + row * T * D, GRAD + row * T * M, E + row * T
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, begin, first, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, first, last, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, g, e, last, end, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+        q, o, e, i = Q + row * T * D, DOUT + row * T * M, E + row * T, INVERSE + row * T
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, begin, first, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, first, last, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
+        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, last, end, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
     dk *= 2 * rise
     tl.store(DK + lane * T * D + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
     tl.store(DV + lane * T * M + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
@@ -160,14 +161,14 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.backward`; a causal query is the first that sees its own key."""
     job = Job(q, k, v, numbers, causal=False, keep=True)
-    g, e = job.scaled(dout, out, more, inverse)
+    e, _, _ = job.scaled(dout, out, more, inverse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     low, up, _, end = table
     heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
     launch = job.plan.by_query[1]
     start(
         query_gradients, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, g, e, low, up, dq, job.queries, heads, *job.similarity[:2], *sizes,
+        q, k, v, dout, e, inverse, low, up, dq, job.queries, heads, *job.similarity[:2], *sizes,
         launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     first = torch.arange(job.keys, device=k.device, dtype=low.dtype).expand_as(low)
@@ -175,7 +176,7 @@ def backward(
     launch = job.plan.by_key[1]
     start(
         key_gradients, (triton.cdiv(job.keys, launch.keys), job.lanes),
-        q, k, v, g, e, first, end, dk, dv, job.queries, heads, *job.similarity,
+        q, k, v, dout, e, inverse, first, end, dk, dv, job.queries, heads, *job.similarity,
         *sizes, launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
     return dq, dk, dv

@@ -2,7 +2,7 @@
 
 A row of a tile sees the tokens from `low` to before `up`, columns or numbers; only at an edge of
 the loop may some be hidden or missing. A similarity is f = x^2 + rest with x = rise q.k + shift;
-for g, e and w see `gradients`.
+for o, e and w see `gradients`.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -60,17 +60,17 @@ def read(
 
 @triton.jit
 def from_keys(
-    acc, q, g, e, low, up, K, V, begin, end, N, rise, shift, D: tl.constexpr, M: tl.constexpr,
+    acc, q, o, e, low, up, K, V, begin, end, N, rise, shift, D: tl.constexpr, M: tl.constexpr,
     BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Add w x k for the keys from begin to end; those past the last are zeros."""
+    """Add z w x k for the keys from begin to end; those past the last are zeros."""
     d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
     for k0 in range(begin, end, BK):
         u = k0 + kk
         k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < N)[:, None], other=0.0)
         v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < N)[:, None], other=0.0)
         x = rise * tl.dot(q, tl.trans(k), input_precision=PREC) + shift
-        w = x * (tl.dot(g, tl.trans(v), input_precision=PREC) + e[:, None])
+        w = x * (tl.dot(o, tl.trans(v), input_precision=PREC) + e[:, None])
         if EDGE:
             w = tl.where(hidden(u[None, :], low, up), 0.0, w)
         acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PREC)
@@ -79,23 +79,25 @@ def from_keys(
 
 @triton.jit
 def from_queries(
-    dk, dv, k, v, low, up, Q, GRAD, E, begin, end, T, rise, shift, rest, D: tl.constexpr,
-    M: tl.constexpr, BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
+    dk, dv, k, v, low, up, Q, DOUT, E, INVERSE, begin, end, T, rise, shift, rest,
+    D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Add w x q and f g for the queries from begin to end; past the last, g and e are zeros."""
+    """Add w x q and f o / z for the queries from begin to end; past the last, all are zeros."""
     d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BQ)
     for t0 in range(begin, end, BQ):
         t = t0 + tt
         q = tl.load(Q + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
-        g = tl.load(GRAD + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+        o = tl.load(DOUT + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
         e = tl.load(E + t, mask=t < T, other=0.0)
+        inverse = tl.load(INVERSE + t, mask=t < T, other=0.0)[None, :]
         x = rise * tl.dot(k, tl.trans(q), input_precision=PREC) + shift
-        w = x * (tl.dot(v, tl.trans(g), input_precision=PREC) + e[None, :])
-        f = x * x + rest
+        y = x * inverse
+        w = y * (tl.dot(v, tl.trans(o), input_precision=PREC) + e[None, :])
+        f = y * x + rest * inverse
         if EDGE:
             w = tl.where(hidden(t[None, :], low, up), 0.0, w)
             f = tl.where(hidden(t[None, :], low, up), 0.0, f)
-        dv = tl.dot(f.to(g.dtype), g, dv, input_precision=PREC)
+        dv = tl.dot(f.to(o.dtype), o, dv, input_precision=PREC)
         dk = tl.dot(w.to(q.dtype), q, dk, input_precision=PREC)
     return dk, dv
 

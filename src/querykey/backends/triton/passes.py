@@ -60,14 +60,16 @@ class Job:
 
     def scaled(
         self, dout: Tensor, out: Tensor, more: Tensor, inverse: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return g and e of `gradients`."""
-        g, e, rows = torch.empty_like(out), torch.empty_like(inverse), inverse.numel()
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return e of `gradients`, and g and a where queries are summed up."""
+        e, rows = torch.empty_like(inverse), inverse.numel()
+        g, a = (torch.empty_like(x) if self.far else None for x in (out, inverse))
         start(
             gradients.scaled, (_blocks(rows, 128),),
-            dout, out, more, inverse, g, e, rows, self.value_dim, more.numel() > 0, 128,
+            dout, out, more, inverse, e, g, a, rows, self.value_dim, more.numel() > 0, self.far,
+            128,
         )  # fmt: skip
-        return g, e
+        return e, g, a
 
     def sums(self, x: Tensor, turned: Tensor, y: Tensor, w: Tensor | None) -> list[Tensor]:
         """Return the running sums of x (lanes, group, T, D) and y (..., T, M): degree 2, the rest.
@@ -158,25 +160,25 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v."""
     job = Job(q, k, v, numbers, causal, keep=True)
-    g, e = job.scaled(dout, out, more, inverse)
+    e, g, a = job.scaled(dout, out, more, inverse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     turned = job.turned(q) if job.far else q
     launch = job.plan.by_query[not job.far]
     start(
         gradients.query_gradients, (_blocks(job.queries, launch.queries), job.lanes * job.group),
-        q, turned, k, v, g, e, square, rest, dq, job.queries, turned.shape[-3], job.keys,
-        rest.shape[1], job.together(k, v) * job.group, *job.similarity[:2], *job.shape(launch),
-        job.precision, launch=launch,
+        q, turned, k, v, dout, e, inverse, square, rest, dq, job.queries, turned.shape[-3],
+        job.keys, rest.shape[1], job.together(k, v) * job.group, *job.similarity[:2],
+        *job.shape(launch), job.precision, launch=launch,
     )  # fmt: skip
-    if job.far:
-        square, rest = job.sums(q, turned, g, e)
-        del turned  # before the next
+    if g is not None:
+        square, rest = job.sums(q, turned, g, a)
+        del turned, g  # before the next
         turned = job.turned(k)
     launch = job.plan.by_key[not job.far]
     start(
         gradients.key_gradients, (_blocks(job.keys, launch.keys), job.lanes),
-        q, k, turned, v, g, e, square, rest, dk, dv, job.queries, job.keys, turned.shape[-3],
-        rest.shape[1], job.together(q, g), *job.similarity, *job.shape(launch), job.precision,
-        launch=launch,
+        q, k, turned, v, dout, e, inverse, square, rest, dk, dv, job.queries, job.keys,
+        turned.shape[-3], rest.shape[1], job.together(q, dout), *job.similarity,
+        *job.shape(launch), job.precision, launch=launch,
     )  # fmt: skip
     return dq, dk, dv
