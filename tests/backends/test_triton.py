@@ -42,6 +42,7 @@ def interpreted():
     [
         *triton_driver.CASES,
         *triton_driver.DOCUMENTS,
+        *(f"vanishing, {how}" for how in ("chunks", "documents", "pairs")),
         "checkpointed",
         "compiled whole",
         "distributed",

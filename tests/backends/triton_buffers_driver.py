@@ -20,6 +20,7 @@ from triton.runtime.jit import MockTensor
 from querykey.backends.triton import gradients, outputs, plans, states
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
+FLAGS, COUNTS = MockTensor(torch.uint8), MockTensor(torch.int32)
 INDEX = re.compile(r"(%[\w#]+) = ttg\.memdesc_index (%[\w#]+)\[.*?: !ttg\.memdesc<(\d+)x")
 VIEW = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:trans|subslice) (%[\w#]+)")
 PRODUCT = re.compile(r"= ttng\.warp_group_dot (%[\w#]+), (%[\w#]+)")
@@ -111,7 +112,8 @@ def planned(size):
     plan, floats = plans.plan(size, size), [1.0] * 3
     for far in (True, False) if size <= plans.SUMMED else (False,):
         for name, kernel, launches, args, more in (
-            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [False, True, False]),  # noqa: E501
+            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, None, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [True, False]),  # noqa: E501
+            ("outputs, padded", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, FLAGS, COUNTS, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [True, False]),  # noqa: E501
             ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, 8, *floats[:2]], []),  # noqa: E501
             ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, 8, *floats], []),  # noqa: E501
         ):  # fmt: skip

@@ -123,6 +123,19 @@ def run(kernel, similarity, inputs, grad, causal, real, ids=None):
     return errors(results(attend, inputs, grad), wanted)
 
 
+def run_vanishing(case, by_documents):
+    """Errors of the output and of dv where all that a query sees nearly vanishes beside padding."""
+    kernel, similarity, inputs, grad, causal, real = draw(case)
+    first = real.int().argmax(-1)[:, None, None, None]
+    q, k = inputs[0], inputs[1].repeat_interleave(case[2] // case[3], 1)
+    k = k.gather(2, first.expand(*k.shape[:2], 1, k.shape[-1]))
+    alone = -0.999 / SCALE * k / (k * k).sum(-1, keepdim=True)  # a similarity of 1e-6
+    q.scatter_(2, first.expand_as(alone), alone)
+    ids = torch.zeros_like(real, dtype=torch.long) if by_documents else None
+    out, _, _, dv = run(kernel, similarity, inputs, grad, causal, real, ids)
+    return [out, dv]
+
+
 def run_wrapped(wrap):
     """A plain case through torch.compile or a checkpoint, against the same without it."""
     kernel, _, inputs, grad, causal, _ = draw(CASES["whole chunks, wider keys"])
@@ -197,6 +210,10 @@ def main():
     plans.CACHE = 10_000  # bytes: two rows of the case named so
     found = {name: run(*draw(case)) for name, case in CASES.items()}
     found |= {name: run(*draw_documents(case)) for name, case in DOCUMENTS.items()}
+    padded = CASES["chunks, groups, left padding"]
+    found["vanishing, chunks"] = run_vanishing(padded, False)
+    found["vanishing, documents"] = run_vanishing(padded, True)
+    found["vanishing, pairs"] = run_vanishing((*padded[:4], 35, 35, *padded[6:]), False)
     found["checkpointed"] = run_wrapped(lambda f: lambda *x: checkpoint(f, *x, use_reentrant=False))
     found["compiled whole"] = run_wrapped(
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")

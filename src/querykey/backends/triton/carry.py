@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from querykey.backends.triton import passes
@@ -28,16 +27,9 @@ def extend(
     key_dim, value_dim = q.shape[-1], v.shape[-1]
     q, k, v = (filled(x) for x in (q, k, v))
     made = layout(key_dim, q.shape[-1], numbers, q.device)
-    square, rest, before = made.gathered(outer, total, v.shape[-1])
-    job = passes.Job(q, k, v, numbers, causal=True, keep=False, before=(square, rest))
-    seen = _seen(k, real, before.round().int())
-    out = passes.forward(q, k, v, seen, numbers, True, False, job)[0]
-    count = seen[:, -1].float()
+    square, rest, count = made.gathered(outer, total, v.shape[-1])
+    count = count.round()
+    job = passes.Job(q, k, v, numbers, causal=True, keep=False, before=(square, rest, count))
+    out = passes.forward(q, k, v, real, numbers, True, False, job)[0]
+    count = count + (k.shape[1] if real is None else real.sum(-1))
     return out[..., :value_dim].contiguous(), *made.scattered(*job.after, count, value_dim)
-
-
-def _seen(k: Tensor, real: Tensor | None, before: Tensor) -> Tensor:
-    """Count the real keys up to every token, those of the state included."""
-    if real is None:
-        real = torch.ones_like(k[..., 0], dtype=torch.bool)
-    return real.cumsum(-1, dtype=torch.int32) + before[:, None]

@@ -21,8 +21,8 @@ from querykey.backends.triton.ops import empty_gradients, empty_outputs
 def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
     """Return the order (rows, T) that sorts tokens by id, and a table (4, rows, T) in that order.
 
-    The table: the first key that a query sees, the one after the last, how many of them are real,
-    and the end of the document.
+    The table: the first key that a query sees, the one after the last, the end of the document, and
+    how many real keys it sees; with padding a fifth row, 1 for real tokens.
     """
     order = ids.long().argsort(stable=True, dim=-1)
     ids, place = ids.gather(-1, order), torch.arange(ids.shape[-1], device=ids.device)
@@ -32,11 +32,12 @@ def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tens
     last = torch.where(torch.cat([differs, edge], -1), place + 1, len(place))
     end = last.flip(-1).cummin(-1).values.flip(-1)
     up = (place + 1).expand_as(end) if causal else end
-    seen = up - low
-    if real is not None:
-        count = torch.nn.functional.pad(real.gather(-1, order).cumsum(-1), (1, 0))
-        seen = count.gather(-1, up) - count.gather(-1, low)
-    return order, torch.stack([low, up, seen, end]).int()
+    if real is None:
+        return order, torch.stack([low, up, end, up - low]).int()
+    real = real.gather(-1, order)
+    count = torch.nn.functional.pad(real.cumsum(-1), (1, 0))
+    seen = count.gather(-1, up) - count.gather(-1, low)
+    return order, torch.stack([low, up, end, seen, real]).int()
 
 
 def _forward(

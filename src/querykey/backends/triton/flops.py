@@ -19,7 +19,7 @@ Shape = Sequence[int]
 
 
 def forward(
-    q: Shape, k: Shape, v: Shape, seen: Any, numbers: Any, causal: bool, keep: bool, **_: Any
+    q: Shape, k: Shape, v: Shape, real: Any, numbers: Any, causal: bool, keep: bool, **_: Any
 ) -> int:
     """Every pair, or the sums of all keys, read by all queries, and the pairs of each chunk."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]

@@ -43,7 +43,7 @@ def bounds(low, up, STEP: tl.constexpr):
 
 @triton.jit
 def outputs(
-    Q, K, V, LOW, UP, SEEN, OUT, MORE, INVERSE, T, heads, rise, shift, rest,
+    Q, K, V, LOW, UP, REAL, OUT, MORE, INVERSE, T, heads, rise, shift, rest,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     KEEP: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
@@ -55,18 +55,19 @@ def outputs(
     real = t < T
     # Rows past the last do as the last one does, and are not written.
     at = lane // heads * T + tl.minimum(t, T - 1)
-    low, up, seen = tl.load(LOW + at), tl.load(UP + at), tl.load(SEEN + at)
+    low, up = tl.load(LOW + at), tl.load(UP + at)
     q = tl.load(Q + row * T * D + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
     K, V = K + lane * T * D, V + lane * T * M
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
-    met, low, up = up - low, low[:, None], up[:, None]
-    acc, z = read(acc, z, q, low, up, K, V, begin, first, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc, z = read(acc, z, q, low, up, K, V, first, last, T, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc, z = read(acc, z, q, low, up, K, V, last, end, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    z += (shift * shift + rest) * (seen - met).to(tl.float32)  # padding brought f(0) each
-    settle(acc, z, seen, OUT, MORE, INVERSE, row, t, T, M, KEEP)
+    low, up = low[:, None], up[:, None]
+    if REAL is not None:
+        REAL += lane // heads * T
+    acc, z = read(acc, z, q, low, up, K, V, REAL, begin, first, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    acc, z = read(acc, z, q, low, up, K, V, REAL, first, last, T, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+    acc, z = read(acc, z, q, low, up, K, V, REAL, last, end, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    settle(acc, z, OUT, MORE, INVERSE, row, t, T, M, KEEP)
 
 
 @triton.jit
@@ -133,14 +134,15 @@ def key_gradients(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, table: Tensor, numbers: Sequence[float], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.forward`, by a table (first key, one after the last, real ones, ...)."""
+    """Do as `passes.forward`, by the table of `documents.bounds`."""
     job = Job(q, k, v, numbers, causal=False, keep=keep)
     out, more, inverse = empty_outputs(q, v, keep)
-    low, up, seen, _ = table
+    low, up, _, _, *real = table
     launch = job.plan.outputs[1]
     start(
         outputs, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, low, up, seen, out, more, inverse, job.queries, job.lanes // len(low),
+        q, k, v, low, up, real[0] if real else None, out, more, inverse, job.queries,
+        job.lanes // len(low),
         *job.similarity, job.group, job.key_dim, job.value_dim, launch.queries,
         launch.keys, more.numel() > 0, job.precision, launch=launch,
     )  # fmt: skip
@@ -163,7 +165,7 @@ def backward(
     job = Job(q, k, v, numbers, causal=False, keep=True)
     e, _, _ = job.scaled(dout, out, more, inverse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    low, up, _, end = table
+    low, up, end, *_ = table
     heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
     launch = job.plan.by_query[1]
     start(

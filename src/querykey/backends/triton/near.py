@@ -1,8 +1,8 @@
 """Tokens that meet pair by pair, a tile at a time: what every kernel does with those that are near.
 
 A row of a tile sees the tokens from `low` to before `up`, columns or numbers; only at an edge of
-the loop may some be hidden or missing. A similarity is f = x^2 + rest with x = rise q.k + shift;
-for o, e and w see `gradients`.
+the loop may some be hidden or missing. REAL, if given, is 0 for padding, whose k and v are zeros. A
+similarity is f = x^2 + rest with x = rise q.k + shift; for o, e and w see `gradients`.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -33,8 +33,8 @@ def turn(together, LAST_FIRST: tl.constexpr):
 
 @triton.jit
 def read(
-    acc, z, q, low, up, K, V, begin, end, N, rise, shift, rest, D: tl.constexpr, M: tl.constexpr,
-    BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
+    acc, z, q, low, up, K, V, REAL, begin, end, N, rise, shift, rest,
+    D: tl.constexpr, M: tl.constexpr, BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Add f v and f for the keys from begin to end."""
     d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
@@ -51,6 +51,9 @@ def read(
         f = x * x + rest
         if EDGE:
             f = tl.where(hidden(u[None, :], low, up), 0.0, f)
+        if REAL is not None:
+            f = tl.where(tl.load(REAL + u, mask=u < N, other=0)[None, :] == 0, 0.0, f)
+        if EDGE:
             # Where few keys are seen, the normaliser adds up just what the product gets.
             f = f.to(v.dtype).to(tl.float32)
         some += tl.sum(tl.reshape(f, (q.shape[0], BK // 8, 8)), 1)
@@ -110,11 +113,11 @@ def hidden(u, low, up):
 
 @triton.jit
 def settle(
-    acc, z, seen, OUT, MORE, INVERSE, row, t, T, M: tl.constexpr, KEEP: tl.constexpr
+    acc, z, OUT, MORE, INVERSE, row, t, T, M: tl.constexpr, KEEP: tl.constexpr
 ):  # fmt: skip
     """Write acc / z, what rounding takes from it, and 1 / z; 0 for those who see nothing."""
     real, m = t < T, tl.arange(0, M)
-    inverse = tl.where((z == 0) | (seen == 0), 0.0, 1.0 / z)
+    inverse = tl.where(z == 0, 0.0, 1.0 / z)
     acc *= inverse[:, None]
     out = acc.to(OUT.dtype.element_ty)
     at = row * T * M + t[:, None] * M + m[None, :]

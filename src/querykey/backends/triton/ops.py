@@ -1,9 +1,8 @@
 """The GPU kernels as two operators, with their shapes and their derivative.
 
 Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, N, D), v (lanes, N, M), all
-contiguous and of the sizes that `plans` lists; `seen` (lanes, T) counts the real keys each query
-sees where some are padding (whose k and v are zeros). `numbers` are the kernel's scale and c0, c1,
-c2 of the similarity c0 + c1 d + c2 d^2.
+contiguous and of the sizes that `plans` lists; `real` (lanes, N) is False for padding, whose k and
+v are zeros. `numbers` are the kernel's scale and c0, c1, c2 of the similarity c0 + c1 d + c2 d^2.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    seen: Tensor | None,
+    real: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
@@ -37,14 +36,14 @@ def _forward(
     from querykey.backends.triton import passes
 
     with torch.cuda.device_of(q):
-        return passes.forward(q, k, v, seen, numbers, causal, keep)
+        return passes.forward(q, k, v, real, numbers, causal, keep)
 
 
 def _empty_results(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    seen: Tensor | None,
+    real: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,

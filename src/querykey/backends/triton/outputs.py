@@ -22,12 +22,12 @@ from querykey.backends.triton.states import contracted, mirrored
 
 @triton.jit
 def outputs(
-    Q, QT, K, V, S, P, SEEN, OUT, MORE, INVERSE, T, blocks, N, chunks, together,
+    Q, QT, K, V, S, P, REAL, COUNT, OUT, MORE, INVERSE, T, blocks, N, chunks, together,
     rise, shift, rest,
     G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr,
-    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, COUNTED: tl.constexpr,
-    KEEP: tl.constexpr, CARRIED: tl.constexpr, PREC: tl.constexpr,
+    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, KEEP: tl.constexpr,
+    CARRIED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
     if FAR:
@@ -60,25 +60,20 @@ def outputs(
         z1 = tl.load(P + D * M + D * D + M + d)
         acc += c1 * tl.dot(q, s1.to(q.dtype), input_precision=PREC) + c0 * s0[None, :]
         slope = c2 * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + c1 * z1[None, :]
-        z = tl.sum(slope * q.to(tl.float32), 1)
+        count = chunk * L if CAUSAL else N
+        if COUNT is not None:
+            count = tl.load(COUNT + lane * chunks + chunk)
+        z = tl.sum(slope * q.to(tl.float32), 1) + c0 * count
     else:
         q = tl.load(Q + row * T * D + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
-    begin = chunk * L
-    met = 0
     if NEAR:
+        if REAL is not None:
+            REAL += lane * N
         k_at, v_at = K + lane * N * D, V + lane * N * M
         if CAUSAL:
             up, edge, end = t[:, None] + 1, block * BQ, tl.minimum(block * BQ + BQ, N)
-            met = t + 1 - begin
         else:
             up, edge, end = N, N // BK * BK, N
-            met = N
-        acc, z = read(acc, z, q, 0, up, k_at, v_at, begin, edge, N, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-        acc, z = read(acc, z, q, 0, up, k_at, v_at, edge, end, N, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    if COUNTED:
-        seen = tl.load(SEEN + lane * T + t, mask=real, other=0)
-    else:
-        seen = t + 1 if CAUSAL else tl.full((BQ,), 0, tl.int32) + N
-    # Keys met one by one brought c0 each, padding too; those far away have not yet.
-    z += c0 * (seen - met).to(tl.float32)
-    settle(acc, z, seen, OUT, MORE, INVERSE, row, t, T, M, KEEP)
+        acc, z = read(acc, z, q, 0, up, k_at, v_at, REAL, chunk * L, edge, N, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+        acc, z = read(acc, z, q, 0, up, k_at, v_at, REAL, edge, end, N, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
+    settle(acc, z, OUT, MORE, INVERSE, row, t, T, M, KEEP)

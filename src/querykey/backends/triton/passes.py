@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.backends.triton import gradients, plans, states
 from querykey.backends.triton.launches import start
@@ -25,22 +26,21 @@ class Job:
         numbers: Sequence[float],
         causal: bool,
         keep: bool,
-        before: tuple[Tensor, Tensor] | None = None,
+        before: tuple[Tensor, Tensor, Tensor] | None = None,
     ):
         self.lanes, self.group, self.queries, self.key_dim = q.shape
         self.keys, self.value_dim = k.shape[1], v.shape[2]
         scale, c0, c1, c2 = numbers
-        # As (rise d + shift)^2 + rest, so that nothing cancels where a square comes near 0. Factors
-        # change nothing in attention, so c0 can be 1, which bfloat16 has: padding brings it in, as
-        # products are rounded, and it is taken away again.
-        unit = c0 if c0 > 1e-12 * c2 else c2
-        rise, shift = scale * math.sqrt(c2 / unit), c1 / (2 * math.sqrt(c2 * unit))
-        self.similarity = (rise, shift, c0 / unit - shift**2)
+        # As (rise d + shift)^2 + rest, so that nothing cancels where a square comes near 0.
+        rise, shift = scale * math.sqrt(c2), c1 / (2 * math.sqrt(c2))
+        rest = c0 - shift**2
+        self.similarity = (rise, shift, rest if abs(rest) > 1e-12 * c0 else 0.0)
         self.plan = plans.plan(self.key_dim, self.value_dim)
-        self.causal = causal
+        self.causal, self.device = causal, q.device
         # The sums of tokens before the first, if there are some, and room for those of all.
-        self.before, self.after = before, [torch.empty_like(x) for x in before or ()]
-        self.far = before is not None or self.plan.far(self.queries, self.keys, keep)
+        self.before, self.count = (before[:2], before[2]) if before else ((), None)
+        self.after = [torch.empty_like(x) for x in self.before]
+        self.far = bool(self.before) or self.plan.far(self.queries, self.keys, keep)
         self.near = causal or not self.far
         # Float32 inputs mean float32 products; half-precision ones tf32 where the sums come in.
         self.precision = "ieee" if q.dtype == torch.float32 else "tf32"
@@ -82,7 +82,7 @@ class Job:
         size = key_dim * value_dim + key_dim * key_dim + value_dim + key_dim
         rest = x.new_empty((lanes, chunks, size), dtype=torch.float32)
         # Nobody comes before the first or after the last to ask for its sums, but after a prompt.
-        asked = chunks - 1 if self.causal and self.before is None else chunks
+        asked = chunks - 1 if self.causal and not self.before else chunks
         start(
             states.states, (3 * key_dim // 16 + 1, asked, lanes),
             x, turned, y, w, square, rest, tokens, turned.shape[2], chunks, group, chunk, key_dim,
@@ -93,7 +93,7 @@ class Job:
         start(
             states.running, (sum(_blocks(n, block) for n in sizes), lanes),
             square, rest, *(self.before or (None, None)), *(self.after or (None, None)), chunks,
-            *sizes, block, self.before is not None, after, not self.causal,
+            *sizes, block, bool(self.before), after, not self.causal,
         )  # fmt: skip
         return [square, rest] if self.causal else [x[:, :1].contiguous() for x in (square, rest)]
 
@@ -105,6 +105,20 @@ class Job:
     def together(self, x: Tensor, y: Tensor) -> int:
         """Count the lanes whose x and y fit into the cache at once."""
         return max(plans.CACHE * self.lanes // max(x.nbytes + y.nbytes, 1), 1)
+
+    def far_counts(self, real: Tensor | None) -> Tensor | None:
+        """Count the real keys before each chunk, or all without order; None where that is plain."""
+        if not self.far or (real is None and self.count is None):
+            return None
+        if real is not None and not self.causal:
+            return real.sum(-1, keepdim=True, dtype=torch.int32)
+        chunk, chunks = self.plan.chunk, self.chunks(self.keys)
+        if real is None:
+            counts = torch.full((self.lanes, chunks - 1), chunk, device=self.device).cumsum(-1)
+        else:
+            counts = real.cumsum(-1)[:, chunk - 1 : -1 : chunk]
+        counts = F.pad(counts, (1, 0))
+        return (counts if self.count is None else counts + self.count[:, None]).int()
 
     def chunks(self, tokens: int) -> int:
         """Count the chunks of so many tokens."""
@@ -119,7 +133,7 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    seen: Tensor | None,
+    real: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
@@ -132,13 +146,14 @@ def forward(
     if job.far:
         square, rest = job.sums(k[:, None], job.turned(k[:, None]), v[:, None], None)
         turned = job.turned(q)
+    flags = None if real is None else real.to(torch.uint8).contiguous()
     launch = job.plan.outputs[not job.far]
     start(
         outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
-        q, turned, k, v, square, rest, seen, out, more, inverse, job.queries, turned.shape[-3],
-        job.keys, rest.shape[1], job.together(k, v) * job.group, *job.similarity,
-        *job.shape(launch), seen is not None, more.numel() > 0, job.before is not None,
-        job.precision, launch=launch,
+        q, turned, k, v, square, rest, flags,
+        job.far_counts(real), out, more, inverse, job.queries, turned.shape[-3], job.keys,
+        rest.shape[1], job.together(k, v) * job.group, *job.similarity, *job.shape(launch),
+        more.numel() > 0, bool(job.before), job.precision, launch=launch,
     )  # fmt: skip
     if not keep:
         square, rest = square.new_empty(0, 0), rest.new_empty(0, 0)

@@ -40,13 +40,15 @@ def attend(
     shape = (*q.shape[:-1], v.shape[-1])
     if q.ndim == 2:
         q, k, v = q[None], k[None], v[None]
-    order = table = seen = None
+    order = table = None
+    if real is not None:
+        real = real.bool()
     if ids is not None:
         order, table, seen = _sorted(ids, real, k.shape[:-3], causal)
     elif real is not None:
-        seen = _seen(real.bool(), q.shape[-2], causal)
-    if real is not None and seen is not None:
-        looking, there = (x[..., None, :, None] for x in (seen > 0, real.bool()))
+        seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
+    if real is not None:
+        looking, there = (x[..., None, :, None] for x in (seen > 0, real))
         q, k, v = torch.where(looking, q, 0), torch.where(there, k, 0), torch.where(there, v, 0)
     outer = k.shape[:-2]
     q = filled(q.reshape(outer.numel(), q.shape[-3] // outer[-1], *q.shape[-2:]))
@@ -56,9 +58,9 @@ def attend(
     if order is not None and table is not None:
         out = documents.documents_forward(q, k, v, order, table, numbers, causal, keep)[0]
     else:
-        if seen is not None:
-            seen = seen[..., None, :].expand(*outer, -1).reshape(outer.numel(), -1).contiguous()
-        out = triton_forward(q, k, v, seen, numbers, causal, keep)[0]
+        if real is not None:
+            real = real[..., None, :].expand(*outer, -1).reshape(outer.numel(), -1).contiguous()
+        out = triton_forward(q, k, v, real, numbers, causal, keep)[0]
     return out[..., : shape[-1]].reshape(shape)
 
 
@@ -78,14 +80,7 @@ def _sorted(
         for x in (ids, real)
     ]
     order, table = documents.bounds(*rows, causal)
-    return order, table, table[2].gather(-1, order.argsort(-1)).view(*batch, -1)
-
-
-def _seen(real: Tensor, queries: int, causal: bool) -> Tensor:
-    """Count the real keys that each query sees, (*batch, T)."""
-    if causal:
-        return real.cumsum(-1, dtype=torch.int32)
-    return real.sum(-1, keepdim=True, dtype=torch.int32).expand(*real.shape[:-1], queries)
+    return order, table, table[3].gather(-1, order.argsort(-1)).view(*batch, -1)
 
 
 def filled(x: Tensor) -> Tensor:
