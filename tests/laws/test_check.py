@@ -228,6 +228,20 @@ def test_a_difficult_model_yields_a_verdict_and_a_sentence(mood, verdict, words)
     assert str(report)
 
 
+def test_what_keeps_every_law_from_being_tried_is_said_once():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = stack(0)
+
+        def forward(self, ids):
+            return self.net(ids).square().mean()
+
+    said = " ".join(str(check(Loss())).split())
+    assert said.startswith("Loss (unknown): no law could be tried its output")
+    assert said.count("returns scores or hidden states, and not only a loss") == 1
+
+
 def test_vacuous_is_not_holds():
     class Constant(nn.Module):
         def __init__(self):

@@ -114,7 +114,10 @@ def _dissect(bench: Bench) -> Anatomy:
             continue
         if found is not None:
             return found
-        reason = "its output holds no floating tensor with a batch axis"
+        reason = (
+            "its output holds no floating tensor with a batch axis; check a model that returns "
+            "scores or hidden states, and not only a loss"
+        )
     raise UnfitError(reason)
 
 

@@ -36,6 +36,12 @@ class Report:
         """Whether it could not be run, wholly or in part."""
         return not self.built or any(f.verdict in ("error", "timeout") for f in self.laws)
 
+    @property
+    def untried(self) -> str | None:
+        """Why no law at all could be tried, where one reason is that of all."""
+        reasons = {f.note if f.verdict == "error" else None for f in self.laws}
+        return reasons.pop() if len(reasons) == 1 else None
+
     def law(self, name: str) -> Finding:
         """The finding of one law."""
         for finding in self.laws:
@@ -81,14 +87,16 @@ class Report:
 
         from querykey.show import table
 
-        count = len(self.violations)
+        count, nothing = len(self.violations), self.untried
         verdict = f"{count} law{'s' if count != 1 else ''} broken" if count else "no law broken"
-        if self.failed:
+        if nothing is not None:
+            verdict = "no law could be tried"
+        elif self.failed:
             verdict += ", but not all could be tried" if self.built else ": not built"
         shown: list[Any] = [Text(f"{self.target} ({self.kind}): {verdict}", style="bold")]
-        if self.note:
-            shown.append(Text(self.note))
-        if self.laws:
+        if self.note or nothing:
+            shown.append(Text(self.note or nothing or ""))
+        if self.laws and nothing is None:
             rows = [
                 (f.law, f.verdict, _number(f.deviation), f.module or "", f.note) for f in self.laws
             ]
