@@ -274,10 +274,10 @@ def _status(words: str) -> Iterator[None]:
 
 
 def _print(*parts) -> None:
-    from rich.console import Console
+    from querykey.show import stdout
 
     for part in parts:
-        Console().print(part)
+        stdout().print(part)
 
 
 def _say(words: str) -> None:

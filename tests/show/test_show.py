@@ -31,6 +31,15 @@ def printed(columns, rows):
     return console.export_text()
 
 
+def test_lines_are_not_folded_in_a_pipe_unless_asked_for(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_table(["cost"], [["batch seq^2 " * 30]])
+    assert "batch seq^2 " * 30 in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(["cost"], [["batch seq^2 " * 30]])
+    assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())
+
+
 def test_a_table_sets_numbers_to_the_right_and_takes_brackets_literally():
     lines = printed(("name", "count"), [("[bold]q", 7), ("key", 12345)]).splitlines()
     assert [line.strip() for line in lines if line.strip()] == [

@@ -139,9 +139,9 @@ def _broken(report: Report) -> str:
 
 
 def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
-    from rich.console import Console
+    from querykey.show import stdout
 
-    console = Console()
+    console = stdout()
     if len(reports) == 1:
         for part in reports[0].parts():
             console.print(part)

@@ -2,6 +2,6 @@
 
 from querykey.show.figure import Series, line_chart
 from querykey.show.page import page
-from querykey.show.table import number, print_table, table
+from querykey.show.table import number, print_table, stdout, table
 
-__all__ = ["Series", "line_chart", "number", "page", "print_table", "table"]
+__all__ = ["Series", "line_chart", "number", "page", "print_table", "stdout", "table"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+UNWRAPPED = 10_000  # columns
 
 
 def number(value: int | float) -> str:
@@ -43,6 +46,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     return made
 
 
+def stdout() -> Console:
+    """Return the console of standard output: in a file or a pipe lines are as long as they are."""
+    from rich.console import Console
+
+    made = Console()
+    if not (made.is_terminal or made.is_jupyter or "COLUMNS" in os.environ):
+        made.width = UNWRAPPED
+    return made
+
+
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
@@ -50,9 +63,7 @@ def print_table(
     console: Console | None = None,
 ) -> None:
     """Draw a table on the console (standard output unless another is given)."""
-    from rich.console import Console
-
-    (console or Console()).print(table(columns, rows, title))
+    (console or stdout()).print(table(columns, rows, title))
 
 
 def _is_number(cell: Any) -> bool:
