@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import from_keys, from_queries, turn
+from querykey.backends.triton.near import from_keys, from_queries, tokens, turn
 from querykey.backends.triton.states import mirrored, tiles
 
 
@@ -55,16 +55,12 @@ def query_gradients(
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of BQ queries."""
-    if FAR:
-        block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    else:
-        block, row = turn(together, CAUSAL)
+    block, row = turn(together, CAUSAL, FAR)
     lane = row // G
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
-    Q, DOUT, DQ = Q + row * T * D, DOUT + row * T * M, DQ + row * T * D
-    o = tl.load(DOUT + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
+    o = tokens(DOUT + row * T * M, t, T, M)
     e = tl.load(E + row * T + t, mask=real, other=0.0)
     acc = tl.zeros((BQ, D), tl.float32)
     chunk = block * BQ // L if CAUSAL and FAR else 0
@@ -82,7 +78,7 @@ def query_gradients(
         linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PREC)
         acc += shift * linear + e[:, None] * slope
     else:
-        q = tl.load(Q + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
+        q = tokens(Q + row * T * D, t, T, D)
     if NEAR:
         k_at, v_at, up = K + lane * N * D, V + lane * N * M, t[:, None] + 1
         begin = chunk * L
@@ -93,6 +89,7 @@ def query_gradients(
             acc = from_keys(acc, q, o, e, 0, up, k_at, v_at, edge, end, N, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
     inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
     acc *= 2 * rise * inverse[:, None]
+    DQ += row * T * D
     tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
@@ -105,15 +102,12 @@ def key_gradients(
     CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of BK keys and their values."""
-    if FAR:
-        block, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    else:
-        block, lane = turn(together, False)
+    block, lane = turn(together, False, FAR)
     d, m = tl.arange(0, D), tl.arange(0, M)
     u = block * BK + tl.arange(0, BK)
     real = u < N
     at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
-    v = tl.load(V + lane * N * M + at_v, mask=real[:, None], other=0.0)
+    v = tokens(V + lane * N * M, u, N, M)
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
     chunk = block * BK // L if CAUSAL and FAR else 0
@@ -134,7 +128,7 @@ def key_gradients(
         dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PREC))
         dv += (shift * shift + rest) * r0[None, :]
     else:
-        k = tl.load(K + lane * N * D + at_k, mask=real[:, None], other=0.0)
+        k = tokens(K + lane * N * D, u, N, D)
     if NEAR:
         for h in range(G):
             row = lane * G + h

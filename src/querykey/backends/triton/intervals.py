@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from querykey.backends.triton.launches import start
-from querykey.backends.triton.near import from_keys, from_queries, read, settle
+from querykey.backends.triton.near import from_keys, from_queries, read, settle, tokens
 from querykey.backends.triton.ops import empty_outputs
 from querykey.backends.triton.passes import Job
 
@@ -50,13 +50,11 @@ def outputs(
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = row // G
-    d = tl.arange(0, D)
     t = block * BQ + tl.arange(0, BQ)
-    real = t < T
     # Rows past the last do as the last one does, and are not written.
     at = lane // heads * T + tl.minimum(t, T - 1)
     low, up = tl.load(LOW + at), tl.load(UP + at)
-    q = tl.load(Q + row * T * D + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
+    q = tokens(Q + row * T * D, t, T, D)
     K, V = K + lane * T * D, V + lane * T * M
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
@@ -79,14 +77,12 @@ def query_gradients(
     """Write the gradients of BQ queries."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = row // G
-    d, m = tl.arange(0, D), tl.arange(0, M)
+    d = tl.arange(0, D)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
     at = lane // heads * T + tl.minimum(t, T - 1)
     low, up = tl.load(LOW + at), tl.load(UP + at)
-    at = t[:, None] * D + d[None, :]
-    q = tl.load(Q + row * T * D + at, mask=real[:, None], other=0.0)
-    o = tl.load(DOUT + row * T * M + t[:, None] * M + m[None, :], mask=real[:, None], other=0.0)
+    q, o = tokens(Q + row * T * D, t, T, D), tokens(DOUT + row * T * M, t, T, M)
     e = tl.load(E + row * T + t, mask=real, other=0.0)
     K, V = K + lane * T * D, V + lane * T * M
     acc = tl.zeros((BQ, D), tl.float32)
@@ -97,7 +93,8 @@ def query_gradients(
     acc = from_keys(acc, q, o, e, low, up, K, V, last, end, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
     inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
     acc *= 2 * rise * inverse[:, None]
-    tl.store(DQ + row * T * D + at, acc.to(DQ.dtype.element_ty), mask=real[:, None])
+    DQ += row * T * D
+    tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
@@ -114,8 +111,7 @@ def key_gradients(
     at = lane // heads * T + tl.minimum(u, T - 1)
     low, up = tl.load(LOW + at), tl.load(UP + at)
     at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
-    k = tl.load(K + lane * T * D + at_k, mask=real[:, None], other=0.0)
-    v = tl.load(V + lane * T * M + at_v, mask=real[:, None], other=0.0)
+    k, v = tokens(K + lane * T * D, u, T, D), tokens(V + lane * T * M, u, T, M)
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
     begin, first, last, end = bounds(low, up, BQ)

@@ -16,11 +16,14 @@ import triton.language as tl
 
 
 @triton.jit
-def turn(together, LAST_FIRST: tl.constexpr):
+def turn(together, LAST_FIRST: tl.constexpr, FAR: tl.constexpr):
     """Return a program's block and its row, long loops first: short ones fill the gaps they leave.
 
-    Rows take turns, `together` of them at a time, whose keys a cache holds.
+    Rows take turns, `together` of them at a time, whose keys a cache holds. Where keys are far,
+    loops are alike, and one row comes after the other.
     """
+    if FAR:
+        return tl.program_id(0), tl.program_id(1).to(tl.int64)
     blocks, rows = tl.num_programs(0), tl.num_programs(1)
     first = tl.program_id(1) // together * together
     taking = tl.minimum(together, rows - first)
@@ -29,6 +32,13 @@ def turn(together, LAST_FIRST: tl.constexpr):
     if LAST_FIRST:
         block = blocks - 1 - block
     return block, (first + at % taking).to(tl.int64)
+
+
+@triton.jit
+def tokens(X, t, T, WIDTH: tl.constexpr):
+    """Return the tokens t of X (T, WIDTH); those past the last are zeros."""
+    at = t[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return tl.load(X + at, mask=(t < T)[:, None], other=0.0)
 
 
 @triton.jit
@@ -42,8 +52,7 @@ def read(
     for k0 in range(begin, end, BK):
         u = k0 + kk
         if EDGE:
-            k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < N)[:, None], other=0.0)
-            v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < N)[:, None], other=0.0)
+            k, v = tokens(K, u, N, D), tokens(V, u, N, M)
         else:
             k = tl.load(K + u[:, None] * D + d[None, :])
             v = tl.load(V + u[:, None] * M + m[None, :])
@@ -67,11 +76,9 @@ def from_keys(
     BK: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Add z w x k for the keys from begin to end; those past the last are zeros."""
-    d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
     for k0 in range(begin, end, BK):
-        u = k0 + kk
-        k = tl.load(K + u[:, None] * D + d[None, :], mask=(u < N)[:, None], other=0.0)
-        v = tl.load(V + u[:, None] * M + m[None, :], mask=(u < N)[:, None], other=0.0)
+        u = k0 + tl.arange(0, BK)
+        k, v = tokens(K, u, N, D), tokens(V, u, N, M)
         x = rise * tl.dot(q, tl.trans(k), input_precision=PREC) + shift
         w = x * (tl.dot(o, tl.trans(v), input_precision=PREC) + e[:, None])
         if EDGE:
@@ -86,11 +93,9 @@ def from_queries(
     D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, EDGE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Add w x q and f o / z for the queries from begin to end; past the last, all are zeros."""
-    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BQ)
     for t0 in range(begin, end, BQ):
-        t = t0 + tt
-        q = tl.load(Q + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
-        o = tl.load(DOUT + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+        t = t0 + tl.arange(0, BQ)
+        q, o = tokens(Q, t, T, D), tokens(DOUT, t, T, M)
         e = tl.load(E + t, mask=t < T, other=0.0)
         inverse = tl.load(INVERSE + t, mask=t < T, other=0.0)[None, :]
         x = rise * tl.dot(k, tl.trans(q), input_precision=PREC) + shift

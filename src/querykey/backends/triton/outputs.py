@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import read, settle, turn
+from querykey.backends.triton.near import read, settle, tokens, turn
 from querykey.backends.triton.states import contracted, mirrored
 
 
@@ -30,14 +30,10 @@ def outputs(
     CARRIED: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
-    if FAR:
-        block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    else:
-        block, row = turn(together, CAUSAL)
+    block, row = turn(together, CAUSAL, FAR)
     lane = row // G
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
-    real = t < T
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
     c0, c1, c2 = shift * shift + rest, 2 * rise * shift, rise * rise
@@ -65,7 +61,7 @@ def outputs(
             count = tl.load(COUNT + lane * chunks + chunk)
         z = tl.sum(slope * q.to(tl.float32), 1) + c0 * count
     else:
-        q = tl.load(Q + row * T * D + t[:, None] * D + d[None, :], mask=real[:, None], other=0.0)
+        q = tokens(Q + row * T * D, t, T, D)
     if NEAR:
         if REAL is not None:
             REAL += lane * N

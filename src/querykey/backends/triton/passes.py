@@ -108,17 +108,16 @@ class Job:
 
     def far_counts(self, real: Tensor | None) -> Tensor | None:
         """Count the real keys before each chunk, or all without order; None where that is plain."""
-        if not self.far or (real is None and self.count is None):
+        before, chunk = self.count, self.plan.chunk
+        if not self.far or (real is None and before is None):
             return None
-        if real is not None and not self.causal:
-            return real.sum(-1, keepdim=True, dtype=torch.int32)
-        chunk, chunks = self.plan.chunk, self.chunks(self.keys)
         if real is None:
-            counts = torch.full((self.lanes, chunks - 1), chunk, device=self.device).cumsum(-1)
+            counts = torch.arange(0, self.keys, chunk, device=self.device)
+        elif self.causal:
+            counts = F.pad(real.cumsum(-1)[:, chunk - 1 : -1 : chunk], (1, 0))
         else:
-            counts = real.cumsum(-1)[:, chunk - 1 : -1 : chunk]
-        counts = F.pad(counts, (1, 0))
-        return (counts if self.count is None else counts + self.count[:, None]).int()
+            counts = real.sum(-1, keepdim=True)
+        return (counts if before is None else counts + before[:, None]).int()
 
     def chunks(self, tokens: int) -> int:
         """Count the chunks of so many tokens."""
@@ -150,10 +149,10 @@ def forward(
     launch = job.plan.outputs[not job.far]
     start(
         outputs, (_blocks(job.queries, launch.queries), job.lanes * job.group),
-        q, turned, k, v, square, rest, flags,
-        job.far_counts(real), out, more, inverse, job.queries, turned.shape[-3], job.keys,
-        rest.shape[1], job.together(k, v) * job.group, *job.similarity, *job.shape(launch),
-        more.numel() > 0, bool(job.before), job.precision, launch=launch,
+        q, turned, k, v, square, rest, flags, job.far_counts(real), out, more, inverse,
+        job.queries, turned.shape[-3], job.keys, rest.shape[1], job.together(k, v) * job.group,
+        *job.similarity, *job.shape(launch), more.numel() > 0, bool(job.before), job.precision,
+        launch=launch,
     )  # fmt: skip
     if not keep:
         square, rest = square.new_empty(0, 0), rest.new_empty(0, 0)
