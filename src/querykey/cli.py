@@ -276,8 +276,9 @@ def _status(words: str) -> Iterator[None]:
 def _print(*parts) -> None:
     from querykey.show import stdout
 
+    console = stdout()
     for part in parts:
-        stdout().print(part)
+        console.print(part)
 
 
 def _say(words: str) -> None:

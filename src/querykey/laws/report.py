@@ -94,8 +94,8 @@ class Report:
         elif self.failed:
             verdict += ", but not all could be tried" if self.built else ": not built"
         shown: list[Any] = [Text(f"{self.target} ({self.kind}): {verdict}", style="bold")]
-        if self.note or nothing:
-            shown.append(Text(self.note or nothing or ""))
+        if said := self.note or nothing:
+            shown.append(Text(said))
         if self.laws and nothing is None:
             rows = [
                 (f.law, f.verdict, _number(f.deviation), f.module or "", f.note) for f in self.laws

@@ -103,7 +103,7 @@ def _backward(
     if sums is None and g_after is None and wins(q, k, kind, numbers, causal):
         pairs = Pairs((q, k, v, real), numbers, causal, start)
         with torch.autocast(q.device.type, enabled=False):
-            dk, dv = pairs.backward(given, out, inverse, dq)
+            dk, dv = pairs.backward(given, inverse, dq)
         return dq, *_hidden(dk.to(k.dtype), dv.to(v.dtype), real), dsums
     job = Job((q, k, v, real), kind, numbers, causal, start)
     dq[:, :, : job.blind] = 0

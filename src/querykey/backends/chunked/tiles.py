@@ -116,11 +116,9 @@ class Pairs:
             tile.put(n[..., :-1], out)
             tile.put(n[..., -1:], d[..., None])
 
-    def backward(
-        self, g: Tensor, out: Tensor, inverse: Tensor, dq: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def backward(self, g: Tensor, inverse: Tensor, dq: Tensor) -> tuple[Tensor, Tensor]:
         """Write the gradient of q; return those of k and v."""
-        g = g.to(out.dtype) * inverse[..., None]
+        g = g * inverse[..., None]
         dk, dv = torch.zeros_like(self.k), torch.zeros_like(self.v[..., :-1])
         for tile in self.tiles():
             q, g_tile = tile.of(self.q), tile.of(g)
