@@ -52,7 +52,7 @@ PLANS = {
         1024,
         (NEVER, NEVER),
         (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
-        (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
+        (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
         (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
     ),
 }
