@@ -3,7 +3,9 @@
 Same weights, same prompts, greedy: the tokens must be identical before anything is timed. Ours,
 theirs and the products take turns in every round, and the median over rounds of their ratio counts.
 
-    python benchmarks/generate.py [--rounds 7] [--threads 1] [--only NAME]
+    python benchmarks/generate.py [--rounds 7] [--threads N] [--only NAME]
+
+As many threads as torch takes by itself, unless told otherwise.
 """
 
 import argparse
@@ -104,7 +106,7 @@ def constant_work():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

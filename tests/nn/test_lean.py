@@ -11,9 +11,10 @@ import querykey as qk
 from querykey.models import build, preset
 from querykey.models.presets import llama
 from querykey.nn import Block, BlockConfig
-from querykey.nn.lean import lean
+from querykey.nn.lean import _mkl_is_at_home, lean
 
-aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
+PACKED = torch.ops.mkldnn._linear_pointwise
+PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, PACKED)
 
 
 def spoken(model, name, ids):
@@ -27,10 +28,12 @@ def spoken(model, name, ids):
     return torch.cat(outs, 1)
 
 
+@pytest.mark.parametrize("at_home", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 3])
 @pytest.mark.parametrize("name", ["gpt", "llama", "alibi", "elu", "transformer", "t5"])
 @torch.no_grad()
-def test_a_twin_says_the_same(name, rows):
+def test_a_twin_says_the_same(name, rows, at_home, monkeypatch):
+    monkeypatch.setattr("querykey.nn.lean._mkl_is_at_home", lambda: at_home)
     torch.manual_seed(0)
     model, ids = build(preset(name)).eval(), torch.randint(0, 128, (3, 7))
     for parameter in model.parameters():  # biases start as 0, and would not be missed
@@ -44,24 +47,36 @@ def test_a_twin_says_the_same(name, rows):
     assert (spoken(lean(model, rows), name, ids) - exact).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("at_home", [True, False])
 @torch.no_grad()
-def test_a_prepared_twin_asks_for_fewer_products():
+def test_a_prepared_twin_asks_for_fewer_products(at_home, monkeypatch):
+    monkeypatch.setattr("querykey.nn.lean._mkl_is_at_home", lambda: at_home)
     block = Block(llama().block)
-    asked = [0, 1, 3]
-    for rows in asked:
+    for rows in (0, 1, 3):
         with Products() as products:
-            lean(block, rows)(torch.randn(1, 2, 64))
-        assert products.count == (7 if rows == 0 else 4)
+            lean(block, rows)(torch.randn(rows or 1, 1, 64))
+        assert len(products.asked) == (4 if rows else 7)
+        assert products.asked.count(PACKED) == (4 if rows == 3 and not at_home else 0)
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products with weights."""
+    """Notes who is asked for a matrix product with weights."""
 
-    count = 0
+    def __init__(self):
+        super().__init__()
+        self.asked = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function.overloadpacket in (aten.mm, aten.addmm, mkldnn._linear_pointwise)
+        if function.overloadpacket in PRODUCTS:
+            self.asked.append(function.overloadpacket)
         return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "at_home"), [("Intel Xeon", True), ("AMD EPYC", False)])
+def test_mkl_is_at_home_on_intels_processors(name, at_home, monkeypatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"cpu_name": name}, raising=False)
+    monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
+    assert _mkl_is_at_home.__wrapped__() is at_home
 
 
 def test_an_idle_dropout_is_left_out():

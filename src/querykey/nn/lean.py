@@ -3,12 +3,13 @@
 Calling a module and looking up its parts takes torch longer than a small matrix product. A lean
 twin runs the very same `forward`, with plain attributes and plain calls. Its matrix products can be
 prepared for one token of every row at a time: those of one input, which a module names in `fused`,
-become one, and on a CPU the weights are laid out so that they are read up to twice as fast.
+become one, and on a CPU on which MKL is slow the weights are laid out so that they are read up to
+twice as fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,7 +31,7 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
     if _is_watched(module):
         return module
     if type(module) is nn.Linear:
-        return _product(module.weight, module.bias, rows)
+        return _product([module], rows)
     if type(module) is nn.Embedding and module.max_norm is None:
         return _Table(module.weight)
     if type(module) is nn.LayerNorm:
@@ -78,39 +79,54 @@ def _twin_of(kind: type) -> type:
 _NOT_SHARED = ("__dict__", "__weakref__", "__init__")
 
 
-def _product(weight: Tensor, bias: Tensor | None, rows: int) -> Product:
-    if rows > 1 and _can_be_packed(weight):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
+def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
+    """Return one product for several of the same input; None where that does not pay."""
+    layers = [each for each in modules if type(each) is nn.Linear and not _is_watched(each)]
+    inputs = {(each.in_features, each.bias is None) for each in layers}
+    if not (rows and layers) or len(layers) < len(modules) or len(inputs) > 1:
+        return None
+    return _product(layers, rows)
+
+
+def _product(layers: Sequence[nn.Linear], rows: int) -> Product:
+    """Return the product of an input with the weights of all layers, one below the other."""
+    weights = [each.weight for each in layers]
+    biases = [each.bias for each in layers if each.bias is not None]
+    bias = _stacked(biases) if biases else None
+    foreign = rows > 0 and weights[0].device.type == "cpu" and not _mkl_is_at_home()
+    if foreign and rows > 1 and _can_be_packed(weights[0]):
+        packed = torch.ops.mkldnn._reorder_linear_weight(_stacked(weights).contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: run(x, packed, bias, "none", [], "")
-    wide = weight.shape[0] > weight.shape[1] and weight.dtype in WIDE
-    if rows == 1 and wide and weight.device.type == "cpu":
+    wide = sum(each.out_features for each in layers) > layers[0].in_features
+    if foreign and rows == 1 and wide and weights[0].dtype in WIDE:
         # The entries of a column together: one token's product reads them up to twice as fast.
-        weight = weight.detach().t().contiguous().t()
+        weight = torch.cat([each.detach().t() for each in weights], 1).t()
+    else:
+        weight = _stacked(weights)
     linear = F.linear
     return lambda x: linear(x, weight, bias)
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.detach() for each in tensors]) if len(tensors) > 1 else tensors[0]
+
+
+@cache
+def _mkl_is_at_home() -> bool:
+    """Whether torch's library for products takes its fast ways here: no layout beats it then."""
+    ask = getattr(torch.cpu, "get_capabilities", dict)
+    return torch.backends.mkl.is_available() and ask().get("cpu_name", "").startswith("Intel")
 
 
 def _can_be_packed(weight: Tensor) -> bool:
     ops = torch.ops.mkldnn
     return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.float32
+        weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
         and hasattr(ops, "_reorder_linear_weight")
         and hasattr(ops, "_linear_pointwise")
     )
-
-
-def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
-    """Return one product for several of the same input; None where that does not pay."""
-    parts = [each for each in modules if type(each) is nn.Linear and not _is_watched(each)]
-    inputs = {(each.in_features, each.bias is None) for each in parts}
-    if not (rows and parts) or len(parts) < len(modules) or len(inputs) > 1:
-        return None
-    weight = torch.cat([each.weight.detach() for each in parts])
-    biases = [each.bias.detach() for each in parts if each.bias is not None]
-    return _product(weight, torch.cat(biases) if biases else None, rows)
 
 
 class _Table:
