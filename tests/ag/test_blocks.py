@@ -115,3 +115,43 @@ def test_operators_that_would_not_stay_zero_are_refused():
         1.0 / block
     with pytest.raises(TypeError):
         block * blocks.Block(np.ones((1, 1)), (slice(1, 2), slice(0, 1)), (3, 3))
+
+
+def test_a_block_reaches_a_softmax_over_everything():
+    values = np.random.default_rng(0).standard_normal((70, 70))
+    grads = []
+    for softmax in (lambda x: ag.exp(x) / ag.sum(ag.exp(x)), by_hand, whole):
+        x = ag.Tensor(values)
+        softmax(x)[3, 0].backward()
+        grads.append(x.grad)
+    np.testing.assert_allclose(grads[1], grads[0], atol=1e-15)
+    np.testing.assert_allclose(grads[2], grads[0], atol=1e-15)
+
+
+def by_hand(x):
+    e = ag.exp(x)
+    return e / ag.sum(e)
+
+
+def whole(x):
+    return ag.softmax(x, axis=None)
+
+
+def test_an_empty_slice_of_a_large_array_sends_zeros():
+    x, w = ag.Tensor(np.ones((64, 64))), ag.Tensor(np.ones((64, 64)))
+    ag.sum((x @ w)[:, 3:3]).backward()
+    np.testing.assert_array_equal(x.grad, np.zeros((64, 64)))
+
+
+def test_a_primitive_of_ones_own_is_given_arrays():
+    x = ag.Tensor(np.linspace(-1, 1, 10_000).reshape(100, 100))
+    y = ag.record("relu", np.maximum(x.data, 0), (x, lambda g: np.where(x.data > 0, g, 0)))
+    ag.sum(y[99]).backward()
+    assert x.grad.sum() == 100
+
+
+def test_an_infinite_gradient_in_a_block_is_blocked():
+    x = ag.Tensor(np.zeros((100, 100)))
+    with np.errstate(divide="ignore"):
+        ag.sqrt(ag.relu(x)[0, 0]).backward()
+    assert not x.grad.any()

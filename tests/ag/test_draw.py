@@ -148,3 +148,25 @@ def test_the_readable_core_stays_small():
         for f in ("tensor.py", "primitives.py")
     ]
     assert sum(lines) <= 700
+
+
+@pytest.mark.parametrize("label", ["\x1b[0m", "a\x00b", "\ud800", 7])
+def test_any_label_makes_a_picture(label, tmp_path):
+    drawing = ag.draw(ag.sum(ag.Tensor([1.0], label=label)))
+    ElementTree.fromstring(drawing.svg)
+    drawing.save(tmp_path / "graph.svg")
+
+
+def test_what_an_earlier_walk_freed_is_drawn_as_far_as_it_goes():
+    x = ag.Tensor([1.0, 2.0])
+    e = ag.exp(x)
+    total = ag.sum(e)
+    share = e / total
+    total.backward()
+    assert "divide" in words(ag.draw(share))
+
+
+def test_gradcheck_leaves_other_gradients_alone():
+    x = ag.Tensor([1.0, 2.0], label="x")
+    ag.gradcheck(lambda w: x * w, [1.0, 2.0])
+    assert x.grad is None

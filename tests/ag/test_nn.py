@@ -280,3 +280,61 @@ def test_parameters_are_found_in_any_object_once():
     assert [name for name, _ in nn.named_parameters(Plain())] == ["w", "parts.0", "parts.1.deep.0"]
     with pytest.raises(ValueError, match="there is nothing to train"):
         optim.SGD([])
+
+
+class DocumentAttention:
+    """A plain class, as the course writes its own."""
+
+    def __init__(self):
+        self.Wq = ag.Tensor(np.ones((2, 2)), label="Wq")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        self.att, self.drop = DocumentAttention(), {"x": nn.Dropout(0.5)}
+        self.lins, self.parent = [[nn.Linear(2, 2)]], self
+
+    def __call__(self, x):
+        self.last = self.lins[0][0](x)
+        return self.last
+
+
+def test_all_see_the_same_parts():
+    net = Net()
+    net(ag.Tensor(np.ones((1, 2))))
+    names = ["att.Wq", "lins.0.0.W", "lins.0.0.b"]
+    assert [name for name, _ in nn.named_parameters(net)] == names  # and not what was computed
+    assert list(net.state_dict()) == names
+    assert not net.eval().drop["x"].training
+    Net().load_state_dict(net.state_dict())
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    linear = nn.Linear(2, 2)
+    before = linear.W.data.copy()
+    with pytest.raises(ValueError, match=r"^b has shape"):
+        linear.load_state_dict({"W": np.zeros((2, 2)), "b": np.zeros(3)})
+    np.testing.assert_array_equal(linear.W.data, before)
+
+
+def test_an_optimizer_takes_any_iterator():
+    linear = nn.Linear(2, 2)
+    assert len(optim.SGD((p for p in linear.parameters()), lr=0.1).params) == 2
+
+
+def test_batch_norm_refuses_one_value_per_feature():
+    norm = nn.BatchNorm(2)
+    with pytest.raises(ValueError, match=r"more than one value per feature; got \(1, 2\)"):
+        norm(ag.Tensor(np.ones((1, 2))))
+    assert np.isfinite(norm.running_var).all()
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_cross_entropy_refuses_a_class_that_is_not_there(label):
+    with pytest.raises(ValueError, match="takes labels from 0 to 2"):
+        nn.CrossEntropyLoss()(ag.Tensor(np.ones((2, 3))), np.array([0, label]))
+
+
+def test_attention_says_what_it_takes():
+    with pytest.raises(ValueError, match=r"takes \(batch, tokens, features\), not \(3, 4\)"):
+        nn.MultiHeadAttention(4, 2)(ag.Tensor(np.ones((3, 4))))

@@ -369,3 +369,74 @@ def test_every_public_function_is_among_the_tested():
     apart = {"Tensor", "nn", "optim", "gradcheck", "draw", "Drawing", "keep_pages", "record"}
     for name in set(ag.__all__) - apart - {"getitem"}:
         assert f"ag.{name}" in tested, name
+
+
+def test_a_tuple_in_an_index_may_repeat():
+    x = ag.Tensor(np.arange(6.0).reshape(3, 2))
+    ag.sum(x[(0, 0, 1), :]).backward()
+    np.testing.assert_array_equal(x.grad, [[2, 2], [1, 1], [0, 0]])
+    assert x[[]].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "wanted"),
+    [
+        (lambda x: ag.relu(x - 1), [0.0, 5.0], [0.0, 0.25]),
+        (lambda x: ag.clip(x, 0.0, None), [-1.0, 4.0], [0.0, 0.25]),
+    ],
+    ids=["relu", "clip"],
+)
+def test_what_is_blocked_stays_blocked_under_an_infinite_gradient(function, values, wanted):
+    x = ag.Tensor(values)
+    with np.errstate(divide="ignore"):
+        ag.sum(ag.sqrt(function(x))).backward()
+    np.testing.assert_allclose(x.grad, wanted)
+
+
+def test_bounds_of_clip_get_their_gradient():
+    arrays = [np.array([-2.0, 0.5, 3.0]), np.array([-1.0, 0.0, 0.0]), np.array([1.0, 1.0, 2.0])]
+    ours = [ag.Tensor(a) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    weights = np.array([1.0, 2.0, 3.0])
+    ag.sum(ag.clip(*ours) * weights).backward()
+    (torch.clamp(*theirs) * torch.tensor(weights)).sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a.grad, b.grad.numpy())
+
+
+@pytest.mark.parametrize("number", [np.int64(3), np.int32(3), 3, np.float64(3), True])
+def test_no_number_widens_float32(number):
+    x = ag.Tensor(np.ones(3, np.float32))
+    assert (x * number).dtype == (number * x).dtype == np.float32
+
+
+def test_a_number_alone_keeps_its_type():
+    assert ag.Tensor(np.int32(3)).dtype == np.int32
+    assert ag.Tensor(np.float64(3)).dtype == np.float64
+
+
+def test_take_refuses_an_axis_that_is_not_there():
+    x = ag.Tensor(np.arange(24.0).reshape(2, 3, 4))
+    with pytest.raises(ValueError, match=r"^take does not fit: .*out of bounds"):
+        ag.take(x, [0], axis=3)
+    bools = np.array([True, False])
+    np.testing.assert_array_equal(ag.take(x, bools, axis=0).data, np.take(x.data, bools, axis=0))
+
+
+def test_errors_of_max_name_it():
+    with pytest.raises(ValueError, match=r"^max does not fit"):
+        ag.max(ag.Tensor([1.0]), axis=5)
+
+
+def test_numpys_options_are_not_taken_for_ours():
+    x = ag.Tensor(np.arange(6.0).reshape(2, 3))
+    with pytest.raises(TypeError, match=r"np.norm of a Tensor takes what follows the axis by name"):
+        np.linalg.norm(x, 1)
+    with pytest.raises(TypeError, match="by name"):
+        np.sum(x, 0, np.float64)
+    assert np.sum(x, 0).shape == (3,)
+    assert np.max(x, axis=0, keepdims=True).shape == (1, 3)
+
+
+def test_softmax_of_integers():
+    np.testing.assert_allclose(ag.softmax(ag.Tensor([1, 1])).data, [0.5, 0.5])

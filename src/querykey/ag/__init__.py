@@ -7,14 +7,26 @@
     w.grad
 
 tensor.py has the walk, primitives.py the derivatives; read those two first.
+
+A Tensor that is changed in place before backward is noticed. A plain array beside one is read where
+it lies, and not watched: do not reuse its memory before backward.
 """
 
 from querykey.ag import nn, optim
-from querykey.ag.composites import moveaxis, split, stack, swapaxes, take, take_along_axis
+from querykey.ag.composites import (
+    expand_dims,
+    moveaxis,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    take,
+    take_along_axis,
+)
 from querykey.ag.draw import Drawing, draw
 from querykey.ag.einstein import einsum
 from querykey.ag.gradcheck import gradcheck
-from querykey.ag.operators import give_operators
+from querykey.ag.operators import give_operators, record
 from querykey.ag.pages import keep_pages
 from querykey.ag.primitives import (
     abs,
@@ -28,7 +40,6 @@ from querykey.ag.primitives import (
     cumsum,
     erf,
     exp,
-    expand_dims,
     gelu,
     getitem,
     log,
@@ -49,7 +60,6 @@ from querykey.ag.primitives import (
     sin,
     sqrt,
     square,
-    squeeze,
     subtract,
     sum,
     tanh,
@@ -60,7 +70,7 @@ from querykey.ag.primitives import (
     where,
 )
 from querykey.ag.softmaxes import divide, log_softmax, logsumexp, softmax
-from querykey.ag.tensor import Tensor, record
+from querykey.ag.tensor import Tensor
 from querykey.ag.with_einops import when_einops_is_imported
 
 __all__ = [

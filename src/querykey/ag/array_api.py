@@ -27,10 +27,11 @@ float32, float64 = np.dtype("float32"), np.dtype("float64")
 e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
 
 abs, add, clip, cos, exp = ag.abs, ag.add, ag.clip, ag.cos, ag.exp
-divide, expand_dims, log, logsumexp = softmaxes.divide, ag.expand_dims, ag.log, softmaxes.logsumexp
+divide, logsumexp, log = softmaxes.divide, softmaxes.logsumexp, ag.log
+expand_dims, squeeze, stack = composites.expand_dims, composites.squeeze, composites.stack
 matmul, max, maximum, mean = ag.matmul, ag.max, ag.maximum, ag.mean
 min, minimum, negative, sin = ag.min, ag.minimum, ag.negative, ag.sin
-square, squeeze, stack, subtract = ag.square, ag.squeeze, composites.stack, ag.subtract
+square, subtract = ag.square, ag.subtract
 take, tanh, where = composites.take, ag.tanh, ag.where
 absolute = ag.abs  # the name under which np.abs calls us
 concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod

@@ -54,7 +54,10 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         keepdims: bool = False,
     ) -> Any:
         if method == "reduce" and ufunc is np.add:
-            return self.sum(normalize_axis_tuple(axis, self.ndim), keepdims)
+            every = tuple(range(self.ndim))
+            return self.sum(
+                every if axis is None else normalize_axis_tuple(axis, self.ndim), keepdims
+            )
         if ufunc is np.subtract:
             return added(inputs[0], -inputs[1])
         if ufunc is np.add:
@@ -108,7 +111,7 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
 def block_of(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> Block | None:
     """Return the gradient of `x[index]` as a Block of x's shape, where it is one and worth it."""
     size = math.prod(shape)
-    if size < WORTH or size < 4 * g.size or len(index) > len(shape):
+    if size < WORTH or size < 4 * g.size or not g.size or len(index) > len(shape):
         return None
     slices = []
     for i, n in zip(index + (slice(None),) * (len(shape) - len(index)), shape, strict=True):

@@ -37,6 +37,13 @@ def no_floats(label: str | None, dtype: Any) -> TypeError:
     )
 
 
+def floats(tensor: Any) -> Any:
+    """Return the dtype of a Tensor that has gradients, or complain where it can have none."""
+    if tensor.dtype.kind != "f":
+        raise no_floats(tensor.label, tensor.dtype)
+    return tensor.dtype
+
+
 def assignment(tensor: Any) -> TypeError:
     """Of `tensor[index] = value`, where a gradient would be lost."""
     return TypeError(

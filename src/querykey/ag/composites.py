@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from querykey.ag.complaints import misfit
 from querykey.ag.primitives import (
+    Axis,
     concatenate,
-    expand_dims,
     getitem,
     permuted,
     primitive,
@@ -34,6 +34,18 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     except (ValueError, IndexError) as error:
         raise misfit("moveaxis", error, (x,)) from None
     return permuted(x, order)
+
+
+@primitive
+def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
+    """New axes of size one."""
+    return reshape(x, np.expand_dims(raw(x), axis).shape)
+
+
+@primitive
+def squeeze(x: Any, axis: Axis = None) -> Tensor:
+    """Without axes of size one."""
+    return reshape(x, np.squeeze(raw(x), axis).shape)
 
 
 @primitive
@@ -60,9 +72,12 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 @primitive
 def take(x: Any, indices: Any, axis: int | None = None) -> Tensor:
     """The elements, or the slices along an axis, at the indices."""
+    places = np.asarray(raw(indices))
+    places = places.astype(int) if places.dtype == bool or not places.size else places
     if axis is None:
-        return getitem(reshape(x, -1), np.asarray(raw(indices)))
-    return getitem(x, (slice(None),) * (axis % np.ndim(raw(x))) + (np.asarray(raw(indices)),))
+        return getitem(reshape(x, -1), places)
+    lead = (slice(None),) * normalize_axis_index(axis, np.ndim(raw(x)))
+    return getitem(x, (*lead, places))
 
 
 @primitive

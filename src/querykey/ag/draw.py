@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 from operator import attrgetter
@@ -13,6 +14,7 @@ from querykey.ag.tensor import Tensor, history
 
 WIDTH, LINE, GAP_X, GAP_Y = 150, 15, 18, 34
 MANY = 1000
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
 def sources_of(node: Tensor) -> list[Tensor]:
     """Return what a Tensor was made from, with and without a gradient to it."""
     written = [x for x in node.saved if isinstance(x, Tensor)]  # where a gradient takes a shortcut
-    return written or [source for source, _ in node.edges]
+    freed = isinstance(node.edges, str)  # by an earlier backward
+    return written or ([] if freed else [source for source, _ in node.edges])
 
 
 def ancestry(end: Tensor) -> list[Tensor]:
@@ -72,7 +75,7 @@ def ancestry(end: Tensor) -> list[Tensor]:
 def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:
     """Return the lines inside a box: the name, what made it and its shape, then the numbers."""
     shape = "×".join(map(str, node.shape)) or "scalar"
-    title = node.label or node.op or "leaf"
+    title = UNPRINTABLE.sub("\ufffd", str(node.label or node.op or "leaf"))
     made = f"{node.op} · " if node.op and node.label else ""
     lines = [title, f"{made}{shape} {node.dtype}"]
     if values:

@@ -30,7 +30,7 @@ def look(tensors: Iterable[Any]) -> None:
     for tensor in tensors:
         loan = LENT.get(id(tensor))
         if loan is not None and loan[1] != checksum(tensor._data):
-            del LENT[id(tensor)]
+            LENT.pop(id(tensor), None)
             tensor.touch()
             lend(tensor)
 
@@ -38,10 +38,8 @@ def look(tensors: Iterable[Any]) -> None:
 def end_all_loans() -> None:
     """Look at every lent array for the last time."""
     tensors = [ref() for ref, _ in list(LENT.values())]
-    try:
-        look([tensor for tensor in tensors if tensor is not None])
-    finally:
-        LENT.clear()
+    look([tensor for tensor in tensors if tensor is not None])
+    LENT.clear()
 
 
 def checksum(array: np.ndarray) -> int:

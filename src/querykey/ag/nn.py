@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,26 +16,40 @@ from querykey.ag.special import ones, relu_of, zeros
 from querykey.ag.tensor import Tensor, raw, record
 
 
-def named_parameters(thing: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield every Tensor with a gradient inside an object, by its path; any class will do."""
-    if isinstance(thing, Tensor):
-        if thing.requires_grad:
-            yield prefix, thing
-        return
+def parts(thing: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield an object and everything inside it, by its path: attributes, elements, values.
+
+    Any class will do, the course's too. Who holds a part, such as a parent, is not inside it.
+    """
+    yield prefix, thing
     if isinstance(thing, list | tuple):
-        items = ((str(i), x) for i, x in enumerate(thing))
+        items = enumerate(thing)
     elif isinstance(thing, dict):
-        items = ((str(key), x) for key, x in thing.items())
-    elif hasattr(thing, "__dict__") and not isinstance(thing, type):
+        items = thing.items()
+    elif hasattr(thing, "__dict__") and not isinstance(thing, type | ModuleType | FunctionType):
         items = vars(thing).items()
     else:
         return
-    for key, value in items:
-        yield from named_parameters(value, f"{prefix}.{key}" if prefix else key)
+    if id(thing) in outer:
+        return
+    for key, value in list(items):
+        path = f"{prefix}.{key}" if prefix else str(key)
+        yield from parts(value, path, (*outer, id(thing)))
+
+
+def is_state(thing: Any) -> bool:
+    """Whether an object is a Tensor that something holds, and not one that it computed."""
+    return isinstance(thing, Tensor) and not (thing.op and thing.requires_grad)
+
+
+def named_parameters(thing: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield every Tensor to train inside an object, by its path."""
+    return ((path, x) for path, x in parts(thing) if is_state(x) and x.requires_grad)
 
 
 def parameters(thing: Any) -> list[Tensor]:
-    """Return every Tensor with a gradient inside an object, each once."""
+    """Return every Tensor to train inside an object, or among several, each once."""
+    thing = list(thing) if isinstance(thing, Iterator) else thing
     return list(dict.fromkeys(tensor for _, tensor in named_parameters(thing)))
 
 
@@ -44,11 +60,7 @@ class Module:
 
     def modules(self) -> Iterator[Module]:
         """Yield this Module and those inside it."""
-        yield self
-        for value in vars(self).values():
-            for part in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(part, Module):
-                    yield from part.modules()
+        return (x for _, x in parts(self) if isinstance(x, Module))
 
     def parameters(self) -> list[Tensor]:
         """Return the Tensors to train."""
@@ -79,29 +91,26 @@ class Module:
         if ours.keys() != state.keys():
             missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
             raise KeyError(f"the state lacks {missing} and has {extra} too many")
-        for key, (read, write) in ours.items():
+        for key, (read, _) in ours.items():
             if read().shape != np.shape(state[key]):
                 raise ValueError(
                     f"{key} has shape {read().shape}, in the state {np.shape(state[key])}"
                 )
+        for key, (read, write) in ours.items():
             write(np.array(state[key], dtype=read().dtype))
 
 
 Slot = tuple[Callable[[], np.ndarray], Callable[[np.ndarray], None]]
 
 
-def slots(thing: Any, prefix: str = "") -> dict[str, Slot]:
+def slots(thing: Any) -> dict[str, Slot]:
     """Return, for every array a state holds, how to read and how to write it."""
     found: dict[str, Slot] = {}
-    parts = enumerate(thing) if isinstance(thing, list | tuple) else vars(thing).items()
-    for key, value in parts:
-        path = f"{prefix}{key}"
-        if isinstance(value, Tensor):
+    for path, value in parts(thing):
+        if is_state(value):
             found[path] = (lambda v=value: v._data, lambda a, v=value: setattr(v, "data", a))
         elif isinstance(value, np.ndarray):
             found[path] = (lambda v=value: v, lambda a, v=value: np.copyto(v, a))
-        elif isinstance(value, Module | list | tuple):
-            found |= slots(value, f"{path}.")
     return found
 
 
@@ -173,6 +182,8 @@ class MultiHeadAttention(Module):
 
     def __call__(self, x: Any) -> Tensor:
         """Return every token's mixture of what it sees."""
+        if len(x.shape) != 3:
+            raise ValueError(f"attention takes (batch, tokens, features), not {tuple(x.shape)}")
         batch, tokens, features = x.shape
         size = features // self.n_heads
         q, k, v = (
@@ -218,7 +229,11 @@ class BatchNorm(Module):
         if self.training:
             axes = tuple(range(len(x.shape) - 1))
             mean, var = ag.mean(x, axes), ag.var(x, axes)
-            count = np.prod(x.shape[:-1])
+            count = math.prod(x.shape[:-1])
+            if count < 2:
+                raise ValueError(
+                    f"BatchNorm learns from more than one value per feature; got {tuple(x.shape)}"
+                )
             self.running_mean += self.momentum * (mean._data - self.running_mean)
             unbiased = var._data * count / (count - 1)
             self.running_var += self.momentum * (unbiased - self.running_var)
@@ -312,6 +327,12 @@ class CrossEntropyLoss(Module):
             raise ValueError(
                 f"CrossEntropyLoss takes one integer per row of logits: they are {logits.shape}, "
                 f"the labels {labels.shape} {labels.dtype}"
+            )
+        classes = logits.shape[-1]
+        if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+            raise ValueError(
+                f"CrossEntropyLoss takes labels from 0 to {classes - 1}; there are labels from "
+                f"{labels.min()} to {labels.max()}"
             )
         chosen = take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)
         return -ag.mean(chosen)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import composites, primitives
+from querykey.ag import composites, primitives, tensor
+from querykey.ag.blocks import Block
 from querykey.ag.complaints import misfit
 from querykey.ag.softmaxes import divide
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag.tensor import Edge, Tensor, raw
 
 ARITHMETIC = {
     "add": primitives.add,
@@ -29,7 +30,6 @@ METHODS = [
     "max",
     "min",
     "argmax",
-    "squeeze",
     "astype",
     "exp",
     "log",
@@ -43,12 +43,27 @@ def flat(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
 
     def call(*args: Any) -> Tensor:
         try:
-            return record(op, f(*[raw(x) for x in args]))
+            return tensor.record(op, f(*[raw(x) for x in args]))
         except ValueError as error:
             raise misfit(op, error, args) from None
 
     call.__name__, call.__doc__ = op, f"{op} of every element; it has no gradient."
     return call
+
+
+def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
+    """Return `value` as the Tensor that a primitive of your own made, called `op`.
+
+    An edge is (an input, what pulls a gradient back to it). A pull is called with the gradient and
+    what was saved; it returns a new array, the gradient itself or a view of that. It may leave
+    broadcasting alone: the walk sums what was spread, and spreads what was summed.
+    """
+    return tensor.record(op, value, *[(x, _dense(pull)) for x, pull in edges], saved=saved)
+
+
+def _dense(pull: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pull that is given arrays, whatever primitive it is called like."""
+    return lambda g, *saved: pull(g.dense() if isinstance(g, Block) else g, *saved)
 
 
 def flipped(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,6 +101,7 @@ def give_operators() -> None:
         "__getitem__": primitives.getitem,
         "reshape": reshape,
         "transpose": transpose,
+        "squeeze": composites.squeeze,
         "swapaxes": composites.swapaxes,
         "T": property(primitives.transpose),
         "mT": property(lambda self: composites.swapaxes(self, -1, -2)),

@@ -51,17 +51,20 @@ def unary(op: str, f: Function, pull: Function) -> Function:
         y = f(v)
         return record(op, y, (x, pull), saved=(v, y))
 
-    call.__name__, call.__doc__ = op, f"{op} of every element."
+    call.__name__ = call.__qualname__ = op
+    call.__doc__ = f"{op} of every element."
     return call
 
 
 def relu_gradient(g: Any, x: Any, y: Any) -> Any:
     """g where x is positive; a product with ones and zeros is much faster than np.where."""
     if type(g) is Block:
-        return g.like(g.values * (g.cut(y) > 0))
-    mask = (y > zeros((), y.dtype)).astype(y.dtype)
-    mask *= g
-    return mask
+        return g.like(np.where(g.cut(y) > 0, g.values, 0))
+    mask = np.asarray(y > zeros((), y.dtype)).astype(y.dtype)
+    try:
+        return careful_product(mask, g, mask)
+    except FloatingPointError:  # 0 times infinity
+        return np.where(y > 0, g, 0)
 
 
 negative = unary("negative", operator.neg, lambda g, x, y: -g)
@@ -82,6 +85,7 @@ gelu = unary(
 
 quiet = np.errstate(over="ignore")
 quiet_exp, quiet_sum = quiet(np.exp), quiet(added)
+careful_product = np.errstate(invalid="raise")(np.multiply)
 
 
 def exp(x: Any) -> Tensor:
@@ -109,7 +113,8 @@ def binary(op: str, f: Function, pull_a: Function, pull_b: Function) -> Function
             raise misfit(op, error, (a, b)) from None
         return record(op, y, (a, pull_a), (b, pull_b), saved=(v, w, y))
 
-    call.__name__, call.__doc__ = op, f"{op} of a and b, element by element."
+    call.__name__ = call.__qualname__ = op
+    call.__doc__ = f"{op} of a and b, element by element."
     return call
 
 
@@ -155,18 +160,23 @@ minimum = binary(
 @primitive
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """a where the condition holds, b elsewhere."""
-    c = raw(condition)
+    c = np.array(raw(condition), bool)  # its own, which nobody changes before backward
     to_a, to_b = lambda g: np.where(c, g, 0), lambda g: np.where(c, 0, g)
     return record("where", np.where(c, raw(a), raw(b)), (a, to_a), (b, to_b))
 
 
 @primitive
 def clip(x: Any, low: Any = None, high: Any = None) -> Tensor:
-    """The nearest to x between low and high; the gradient passes where x is between them."""
+    """The nearest to x between low and high; the gradient goes to the one that it is."""
     v, y = raw(x), raw(x)
     y = y if low is None else np.maximum(y, raw(low))
     y = y if high is None else np.minimum(y, raw(high))
-    return record("clip", y, (x, lambda g: g * (v == y)))
+
+    def to_bound(bound: Any) -> Function:
+        return lambda g: np.where((v != y) & (y == raw(bound)), g, 0)
+
+    bounds = [(bound, to_bound(bound)) for bound in (low, high) if bound is not None]
+    return record("clip", y, (x, lambda g: np.where(v == y, g, 0)), *bounds)
 
 
 @primitive
@@ -189,9 +199,9 @@ def matmul(a: Any, b: Any) -> Tensor:
             rows = x.reshape(-1, shape[-1])
             value, saved = rows.dot(y).reshape(shape[:-1] + y.shape[1:]), (rows, y, shape)
         elif x.ndim == 1:
-            return squeeze(matmul(expand_dims(a, 0), b), -2 if y.ndim > 1 else 0)
+            return getitem(matmul(getitem(a, None), b), (..., 0, slice(None)) if y.ndim > 1 else 0)
         elif y.ndim == 1:
-            return squeeze(matmul(a, expand_dims(b, 1)), -1)
+            return getitem(matmul(a, getitem(b, (slice(None), None))), (..., 0))
         else:
             value, saved = product(x, y), (x, y)
             to_a, to_b = left_gradient, right_gradient
@@ -298,7 +308,6 @@ def norm(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def extreme(op: str, f: Function) -> Callable[..., Tensor]:
     """Max or min."""
 
-    @primitive
     def call(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
         v = np.asarray(raw(x))
         y = f(v, axis=axis, keepdims=True)
@@ -310,8 +319,9 @@ def extreme(op: str, f: Function) -> Callable[..., Tensor]:
 
         return record(op, y if keepdims else np.squeeze(y, axis), (x, pull))
 
-    call.__name__, call.__doc__ = op, f"The {op}imum over axes; equals share the gradient."
-    return call
+    call.__name__ = call.__qualname__ = op
+    call.__doc__ = f"The {op}imum over axes; equals share the gradient."
+    return primitive(call)
 
 
 max, min = extreme("max", np.max), extreme("min", np.min)
@@ -340,18 +350,6 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Tensor:
     """The same elements in another shape."""
     v = np.asarray(raw(x))
     return record("reshape", v.reshape(shape), (x, lambda g: g.reshape(v.shape)))
-
-
-@primitive
-def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
-    """New axes of size one."""
-    return reshape(x, np.expand_dims(raw(x), axis).shape)
-
-
-@primitive
-def squeeze(x: Any, axis: Axis = None) -> Tensor:
-    """Without axes of size one."""
-    return reshape(x, np.squeeze(raw(x), axis).shape)
 
 
 @primitive

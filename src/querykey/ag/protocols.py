@@ -15,6 +15,7 @@ class ArrayLike:
 
     __slots__ = ()
     _data: np.ndarray
+    stamp: int
 
     shape = property(lambda self: self._data.shape, doc="The size of every axis.")
     dtype = property(lambda self: self._data.dtype, doc="What an element is, as NumPy names it.")
@@ -74,7 +75,17 @@ class ArrayLike:
         return of_the_same_name(ufunc)(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        name = function.__name__
+        if len(args) > BY_NAME.get(name.removeprefix("a"), len(args)):  # amax is max
+            raise TypeError(f"np.{name} of a Tensor takes what follows the axis by name")
         return of_the_same_name(function)(*args, **kwargs)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        from querykey.ag.tensor import tick
+
+        for name, value in state[1].items():
+            setattr(self, name, value)
+        self.stamp = min(self.stamp, tick())  # another process may be ahead
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         from querykey.ag import array_api
@@ -89,6 +100,36 @@ class ArrayLike:
         __rmod__ = __floordiv__ = __rfloordiv__ = __pos__ = cast(Any, 0)
         T = sum = mean = var = max = min = argmax = reshape = transpose = cast(Any, 0)
         mT = swapaxes = squeeze = astype = cast(Any, 0)  # noqa: N815
+
+
+def raw(value: Any) -> Any:
+    """Return a Tensor's array, and a number as it is: a number never widens an array's dtype."""
+    if isinstance(value, ArrayLike):
+        return value._data
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, float):
+        return float(value)  # np.float64 is a float too, but one that turns float32 into float64
+    if isinstance(value, int | np.integer):
+        return int(value) if isinstance(value, np.integer) else value
+    return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
+
+
+def plain_index(index: Any) -> Any:
+    """Return an index with arrays of its own, that nobody changes later, in place of any others."""
+    if isinstance(index, tuple):
+        return tuple([_own(i) for i in index])
+    return _own(index)
+
+
+def _own(index: Any) -> Any:
+    if not isinstance(index, ArrayLike | np.ndarray | list | tuple):
+        return index
+    array = np.array(raw(index))
+    return array.astype(int) if isinstance(index, list | tuple) and not array.size else array
+
+
+BY_NAME = {"sum": 2, "mean": 2, "var": 2, "max": 2, "min": 2, "argmax": 2, "norm": 1}
 
 
 def of_the_same_name(function: Any) -> Any:

@@ -10,11 +10,12 @@ from querykey.ag.blocks import Block
 from querykey.ag.lending import LENT, look
 from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
 from querykey.ag.special import added
-from querykey.ag.tensor import SPENT, Tensor, raw, record
+from querykey.ag.tensor import Tensor, raw, record
 
 
 def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
     """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
+    v = v if v.dtype.kind == "f" else v.astype(float)
     e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
     return e / np.add.reduce(e, axis, keepdims=True)
 
@@ -89,8 +90,7 @@ def share(e: Tensor, total: Tensor) -> Tensor:
             y, fine = v / d, (d > 0) & np.isfinite(d)
             if not fine.all():
                 y = np.where(fine, y, stable_softmax(x._data, axis))
-    source = e if e.edges is SPENT else x  # where backward passed e, it is to say so
-    return record("divide", y, (source, softmax_gradient), saved=(y, axis, e, total))
+    return record("divide", y, (x, softmax_gradient), saved=(y, axis, e, total))
 
 
 def tame(d: np.ndarray) -> bool:

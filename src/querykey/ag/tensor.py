@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, cast
@@ -19,14 +20,16 @@ import numpy as np
 from querykey.ag import complaints
 from querykey.ag.blocks import SMALL, Block
 from querykey.ag.lending import LENT, end_all_loans, lend, look
-from querykey.ag.protocols import ArrayLike
+from querykey.ag.protocols import ArrayLike, plain_index, raw
 from querykey.ag.special import MOST, ones
 
 Edge = tuple[Any, Callable[..., Any]]
 
 tick = itertools.count(1).__next__
 new_tensor = object.__new__
-SPENT = cast("tuple[Edge, ...]", ("the edges of a Tensor that backward has passed",))
+# In place of the edges of a Tensor that backward has passed, and of one whose value was changed.
+SPENT, CHANGED = cast("tuple[Edge, ...]", "spent"), cast("tuple[Edge, ...]", "changed")
+WALKING = threading.Lock()  # what walks add up lies on the Tensors, which threads may share
 
 
 class Tensor(ArrayLike):
@@ -54,7 +57,7 @@ class Tensor(ArrayLike):
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
-        self._data = np.array(raw(data))
+        self._data = np.array(data if isinstance(data, np.generic) else raw(data))
         real = self._data.dtype.kind == "f"
         if not real and self._data.dtype.kind not in "biu":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
@@ -71,19 +74,23 @@ class Tensor(ArrayLike):
 
     @data.setter
     def data(self, value: Any) -> None:
-        value = np.asarray(raw(value), dtype=self._data.dtype)
+        if self.requires_grad and self.edges and self.edges is not SPENT:
+            raise complaints.computed(self)
+        value = raw(value)
+        if value is not self._data:  # as it is after `w.data -= step`
+            value = np.array(value, dtype=self._data.dtype)
         if value.shape != self._data.shape:
             raise ValueError(
                 f"{complaints.name(self)} has shape {self.shape}, its new data {value.shape}"
             )
-        self.touch()
         self._data = value
+        self.touch()
         LENT.pop(id(self), None)
 
     def touch(self) -> None:
-        """Take a new stamp after a change in place; what was computed cannot be changed."""
+        """Take a new stamp after a change in place; what was computed has no derivative then."""
         if self.requires_grad and self.edges and self.edges is not SPENT:
-            raise complaints.computed(self)
+            self.edges, self._of = CHANGED, None
         self.stamp = tick()
 
     def detach(self) -> Tensor:
@@ -97,6 +104,7 @@ class Tensor(ArrayLike):
         """
         shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
         g, (order, leaves) = seed(self, gradient), history(self)
+        WALKING.acquire()
         self._pending = g
         try:
             while order:
@@ -125,7 +133,7 @@ class Tensor(ArrayLike):
                         source._pending = old + new
                         shared.discard(source)
                 if not retain_graph:
-                    node.edges, node.saved = SPENT, ()
+                    node.edges, node.saved, node._of = SPENT, (), None
             while leaves:
                 node = leaves.pop()
                 g, node._pending = node._pending, None
@@ -133,10 +141,13 @@ class Tensor(ArrayLike):
         finally:
             for node in order + leaves:  # a pull has failed: no half-made sum may stay behind
                 node._pending = None
+            WALKING.release()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
             raise complaints.assignment(self)
+        if self._data.base is not None:  # a view, through which another Tensor would change
+            self._data = self._data.copy()
         self._data[plain_index(index)] = raw(value)
         self.touch()
 
@@ -161,32 +172,13 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     if LENT:
         look([edge[0] for edge in edges])
     out.op = op
-    out.edges = edges
+    # A constant remembers what it was made from, for drawings, but no history that adds up.
+    out.edges = edges if wanted or not any(source.edges for source, _ in edges) else ()
     out.saved = saved if wanted else ()
     out.requires_grad = wanted
     out.stamp = tick()
     out.label = out.grad = out._pending = out._of = None
     return out
-
-
-def raw(value: Any) -> Any:
-    """Return a Tensor's array, and a number as it is: a number never widens an array's dtype."""
-    if isinstance(value, Tensor):
-        return value._data
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, float):
-        return float(value)  # np.float64 is a float too, but one that turns float32 into float64
-    if isinstance(value, int):
-        return value
-    return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
-
-
-def plain_index(index: Any) -> Any:
-    """Return an index with the arrays of the Tensors in it."""
-    if isinstance(index, tuple):
-        return tuple([i._data if isinstance(i, Tensor) else i for i in index])
-    return index._data if isinstance(index, Tensor) else index
 
 
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
@@ -215,17 +207,26 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     while stack:
         node = stack.pop()
         edges, stamp = node.edges, node.stamp
-        if edges is SPENT:
-            raise complaints.already_walked(node)
+        if type(edges) is str:
+            raise (complaints.already_walked if edges == SPENT else complaints.computed)(node)
         for source, _ in edges:
             if source.stamp > stamp:
                 raise complaints.changed(source, node)
             if not source.edges:
                 leaves.add(source)
-            elif source.requires_grad and source not in found:
+            elif not source.requires_grad:
+                check_views(source)
+            elif source not in found:
                 found.add(source)
                 stack.append(source)
     return sorted(found, key=attrgetter("stamp")), [x for x in leaves if x.requires_grad]
+
+
+def check_views(constant: Tensor) -> None:
+    """Complain where a constant shares the array of another that was changed."""
+    for source, _ in constant.edges if constant._data.base is not None else ():
+        if source.stamp > constant.stamp:
+            raise complaints.changed(source, constant)
 
 
 def keep(node: Tensor, g: Any, shared: bool) -> None:
@@ -234,7 +235,7 @@ def keep(node: Tensor, g: Any, shared: bool) -> None:
     if node.grad is not None:
         g, shared = node.grad + g, False
     if shared or g.base is not None or type(g) is not np.ndarray or g.dtype is not node._data.dtype:
-        g = np.array(g, dtype=node._data.dtype)
+        g = np.array(g, dtype=complaints.floats(node))
     node.grad = g
 
 

@@ -85,7 +85,7 @@ def register(backends: Any) -> None:
             return composites.stack(tensors)
 
         def add_axis(self, x: Tensor, new_position: int) -> Tensor:
-            return primitives.expand_dims(x, new_position)
+            return composites.expand_dims(x, new_position)
 
         def tile(self, x: Tensor, repeats: tuple[int, ...]) -> Tensor:
             shape = tuple(n * r for n, r in zip(x.shape, repeats, strict=True))
