@@ -93,7 +93,8 @@ def test_refusals_by_name():
             {"mechanism": KERNEL, "mask": qk.Causal(), "start": 2}
         ),
         "with Documents(...) it takes as many queries as keys, the first at position 0": (
-            {"mechanism": KERNEL, "mask": qk.Documents(REAL), "start": -1}
+            {"mechanism": KERNEL, "mask": qk.Documents(REAL), "start": 1}
+            | {"q": three(torch.float32)[0][:, :, 1:]}
         ),
         "it takes one Documents(...), not several at once": (
             {"mechanism": KERNEL, "mask": qk.Documents(REAL) & qk.Documents(~REAL)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -77,11 +78,14 @@ class State:
     @property
     def nbytes(self) -> int:
         """How much memory the state's arrays take, spare room included."""
-        return sum(array.nbytes for array in self.arrays)
+        return sum(math.prod(array.shape) * array.dtype.itemsize for array in self.arrays)
 
     def select(self, rows: Sequence[int] | Array) -> State:
-        """Return the state of the given rows, in that order, repeated where they are; a copy."""
-        chosen: list[int] = cast(Any, rows).tolist() if is_array(rows) else list(rows)
+        """Return the state of the given rows, in that order, repeated where they are; a copy.
+
+        Rows are numbers, or one boolean for each row there is.
+        """
+        chosen = row_numbers(rows, len(self.counts))
         counts = tuple(self.counts[row] for row in chosen)
         return self._selected(np.asarray(chosen, dtype=np.int64), counts)
 
@@ -298,6 +302,16 @@ def _even(counts: Sequence[int]) -> bool:
 def _first(counts: Sequence[int], width: int) -> np.ndarray:
     """Return (rows, width) booleans, True for the first counts[b] places of row b."""
     return np.arange(width) < np.asarray(counts, dtype=np.int64)[:, None]
+
+
+def row_numbers(rows: Sequence[int] | Array, count: int) -> list[int]:
+    """Return the numbers of rows that are given by number, or by a boolean for each of `count`."""
+    given = cast(Any, rows).tolist() if is_array(rows) else [*rows]
+    if given and all(isinstance(row, bool) for row in given):
+        if len(given) != count:
+            raise ValueError(f"there are {count} rows, and {len(given)} booleans to choose them")
+        return [number for number, wanted in enumerate(given) if wanted]
+    return [int(row) for row in given]
 
 
 def chosen_rows(array: Array, rows: np.ndarray) -> Array:

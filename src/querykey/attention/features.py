@@ -103,6 +103,8 @@ class Polynomial(PowerSeries):
     signed: bool = False  # accept similarities below 0, as odd degrees have
 
     def __post_init__(self):
+        if not isinstance(self.degree, int):
+            raise TypeError(f"the degree of a polynomial kernel is whole; got {self.degree!r}")
         if self.degree < 1:
             raise ValueError(f"the degree of a polynomial kernel is at least 1; got {self.degree}")
         if not self.bias >= 0:
@@ -171,6 +173,8 @@ class RandomFeatures(FeatureMap):
     exact = False
 
     def __post_init__(self):
+        if not isinstance(self.count, int):
+            raise TypeError(f"the number of random features is whole; got {self.count!r}")
         if self.count < 1:
             raise ValueError(f"the number of random features is at least 1; got {self.count}")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from querykey.attention.arrays import (
     Array,
     described,
@@ -17,7 +15,7 @@ from querykey.attention.arrays import (
     is_integer,
     library,
 )
-from querykey.attention.masks import ArrayMask, Dense, Documents, Mask
+from querykey.attention.masks import ArrayMask, Dense, Mask
 from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.rules import places
@@ -64,7 +62,7 @@ def check_inputs(
     _check_kinds(arrays)
     axes = _named_axes(arrays)
     sizes = _bound(axes)
-    _check_specs(mechanism, mask, arrays)
+    check_specs(mechanism, mask, arrays)
     for leaf in mask.leaves:
         if isinstance(leaf, ArrayMask):
             _check_array_mask(leaf, axes, arrays)
@@ -153,7 +151,8 @@ def _bound(axes: Axes) -> dict[str, Any]:
     return sizes
 
 
-def _check_specs(mechanism: Any, mask: Any, arrays: Arrays) -> None:
+def check_specs(mechanism: Any, mask: Any, arrays: Arrays) -> None:
+    """Refuse what is no mechanism or no mask."""
     if not isinstance(mechanism, Softmax | Argmax | Kernel | Similarity):
         raise TypeError(
             f"mechanism wants Softmax(), Argmax(), Kernel(features) or Similarity(function); "
@@ -226,24 +225,17 @@ def _check_start_is_known(mask: Mask, bias: Any, sizes: dict[str, Any], arrays: 
 
 
 def _check_start(start: Any, mask: Mask, queries: int, axes: Axes, arrays: Arrays) -> None:
-    if is_array(start):
+    if isinstance(start, bool) or not (isinstance(start, int) or is_array(start)):
+        raise TypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
+    if not isinstance(start, int):
         if not is_integer(start):
             raise TypeError(_shown("start wants whole numbers", arrays | {"start": start}))
         if start.shape:
             bind(**axes, start=(start, " ".join(_batch_axes(axes))))
-    elif not isinstance(start, int) or isinstance(start, bool):
-        raise TypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
-    # Where it takes no waiting for a device: does Documents have an id for every query?
-    if not is_array(start):
-        last = start + queries - 1
-    elif library(start) == "numpy":
-        last = int(np.max(start, initial=0)) + queries - 1
-    else:
-        return
-    for leaf in mask.leaves:
-        if isinstance(leaf, Documents) and queries and last >= leaf.ids.shape[-1]:
-            problem = f"{leaf} has no id for the last query, at position {last}"
-            raise ValueError(_shown(problem, arrays))
+    try:
+        mask.check_places(queries, start)
+    except ValueError as error:
+        raise ValueError(_shown(str(error), arrays)) from None
 
 
 def _shown(problem: str, arrays: Arrays) -> str:

@@ -217,6 +217,13 @@ class Documents(ArrayMask):
                 f"got {self.ids.dtype} of shape {tuple(self.ids.shape)}"
             )
 
+    def check_range(self, first: int, last: int) -> None:
+        """Raise where there is no id for the first or the last query."""
+        if first < 0:
+            raise ValueError(f"{self} has no id for the first query, at position {first}")
+        if last >= self.ids.shape[-1]:
+            raise ValueError(f"{self} has no id for the last query, at position {last}")
+
     def visible_at(self, query, key, at):
         return self.ids[(*at.batch, query)] == self.ids[(*at.batch, key)]
 
@@ -258,5 +265,7 @@ def _truth(array: Array) -> Array:
 
 
 def _at_least_one(what: str, count: int) -> None:
+    if not hasattr(count, "__index__"):
+        raise TypeError(f"{what} is a whole number; got {count!r}")
     if count < 1:
         raise ValueError(f"{what} is at least 1; got {count}")

@@ -22,6 +22,8 @@ class Softmax:
     softcap: float | None = None
 
     def __post_init__(self):
+        if self.scale is not None and not hasattr(self.scale, "__float__"):
+            raise TypeError(f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}")
         if self.softcap is not None and not self.softcap > 0:
             raise ValueError(f"a softcap bounds the scores, so it is above 0; got {self.softcap}")
 

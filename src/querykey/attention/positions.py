@@ -24,12 +24,11 @@ def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Arra
     The result has the library, dtype and device of `like`; without it, float64 NumPy.
     """
     like = np.empty(0) if like is None else like
-    entry = np.arange(width)
-    frequencies = constant_reals(base ** (-(entry - entry % 2) / max(width, 1)), like)
-    phases = constant_reals(np.where(entry % 2, math.pi / 2, 0.0), like)
-    xp = namespace(like)
-    angles = _as_floats(positions, like)[..., None] * frequencies
-    return xp.where(phases == 0, xp.sin(angles), xp.cos(angles))
+    xp, wide, entry = namespace(like), _at_least_float32(like), np.arange(width)
+    frequencies = constant_reals(base ** (-(entry - entry % 2) / max(width, 1)), wide)
+    phases = constant_reals(np.where(entry % 2, math.pi / 2, 0.0), wide)
+    angles = _as_floats(positions, wide)[..., None] * frequencies
+    return xp.astype(xp.where(phases == 0, xp.sin(angles), xp.cos(angles)), like.dtype)
 
 
 def learned(table: Array, positions: Array) -> Array:
@@ -106,11 +105,16 @@ class Rotary:
 
 def _angles(frequencies: np.ndarray, positions: Array, x: Array) -> Array:
     """Return (tokens, pairs), or (*batch, 1, tokens, pairs): positions know nothing of heads."""
-    xp = namespace(x)
-    wide = x if x.dtype == xp.float64 else xp.astype(x[..., :0], xp.float32)
+    xp, wide = namespace(x), _at_least_float32(x)
     at = _as_floats(positions, wide)
     angles = at[..., None] * constant_reals(frequencies, wide)
     return angles if len(at.shape) == 1 else xp.expand_dims(angles, axis=-3)
+
+
+def _at_least_float32(like: Array) -> Array:
+    """Return an array in whose dtype positions are told apart: half precision ends at 256."""
+    xp = namespace(like)
+    return like if like.dtype == xp.float64 else xp.astype(like[..., :0], xp.float32)
 
 
 def _as_floats(positions: Array, like: Array) -> Array:
@@ -189,6 +193,11 @@ class Buckets(Bias):
     both_ways: bool = True  # False for decoders: all keys ahead share the bucket of distance 0
     furthest: int = 128  # distances from here on share a bucket
 
+    def __post_init__(self):
+        if not is_array(self.table) or len(self.table.shape) != 2:
+            raise TypeError(f"Buckets wants a table (buckets, heads); got {self.table!r}")
+        _exact_buckets(self.table.shape[0], self.both_ways, self.furthest)
+
     def fits(self, heads: int) -> bool:
         """Whether the table has a column for each."""
         return self.table.shape[-1] == heads
@@ -210,20 +219,33 @@ class Buckets(Bias):
         return f"Buckets(table {shape}, both_ways={both_ways}, furthest={self.furthest})"
 
 
+def _exact_buckets(buckets: int, both_ways: bool, furthest: int) -> int:
+    """Count the distances with a bucket of their own, or say why there can be none."""
+    exact = buckets // (4 if both_ways else 2)
+    if exact < 1:
+        ways, least = ("both ways", 4) if both_ways else ("one way", 2)
+        raise ValueError(f"distances {ways} take at least {least} buckets; got {buckets}")
+    if not furthest > exact:
+        raise ValueError(
+            f"distances below {exact} have a bucket each, and the others reach further than that; "
+            f"got {furthest} as the furthest"
+        )
+    return exact
+
+
 def bucket(offset: Array, buckets: int = 32, both_ways: bool = True, furthest: int = 128) -> Array:
     """Return T5's bucket of key - query (Raffel et al., 2020): exact when near, coarse when far.
 
     Half of the buckets (of each way) hold one distance each; the others share the distances up to
     `furthest` on a logarithmic scale, in float32 as T5 does.
     """
-    xp = namespace(offset)
+    xp, exact = namespace(offset), _exact_buckets(buckets, both_ways, furthest)
     zero = xp.zeros_like(offset)
     if both_ways:
         buckets //= 2
         ahead, distance = xp.where(offset > 0, zero + buckets, zero), xp.abs(offset)
     else:
         ahead, distance = zero, xp.where(offset < 0, -offset, zero)
-    exact = buckets // 2
     # Near distances are not wanted here: 1 in their place keeps the logarithm finite.
     far = xp.astype(xp.where(distance < exact, zero + max(exact, 1), distance), xp.float32)
     log_scale = xp.log(far / exact) / math.log(furthest / exact) * (buckets - exact)

@@ -8,6 +8,8 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any, ClassVar
 
+import numpy as np
+
 from querykey.attention.arrays import Array, index_library, moved
 
 
@@ -51,12 +53,21 @@ class Mask:
         """Return the rule with its arrays in the library and on the device of `like`."""
         return self
 
+    def check_places(self, queries: int, start: Any) -> None:
+        """Raise where the rule knows nothing of some query; a start on a device is not asked."""
+        for leaf in self.leaves if queries else ():
+            leaf.check_range(*_range(queries, start))
+
+    def check_range(self, first: int, last: int) -> None:
+        """Raise where the rule knows nothing of a query at positions first to last."""
+
     def matrix(self, queries: int, keys: int, start: Any = 0, like: Array = None) -> Array:
         """Write the rule out as booleans (queries, keys), in NumPy or in the library of `like`.
 
         With arrays in the rule, or a `start` per row, the axes (*batch, heads) come first, of size
         1 where nothing depends on them: the result broadcasts against the scores.
         """
+        self.check_places(queries, start)
         xp, device = index_library(like)
         outer = _outer_axes(self, start)
         batch, heads = outer[:-1], outer[-1] if outer else 1
@@ -93,17 +104,26 @@ def places(
 
     row, key = along(rank - 2, queries), along(rank - 1, keys)
     at = At(tuple(along(i, n) for i, n in enumerate(batch)), along(rank - 3, heads), row)
-    if getattr(start, "shape", ()):
+    if not isinstance(start, int) and start.shape:
         start = xp.reshape(moved(start, key), (*start.shape, 1, 1, 1))
     return row + start, key, at
 
 
 def _outer_axes(mask: Mask, start: Any) -> tuple[int, ...]:
     shapes = [leaf.outer for leaf in mask.leaves]
-    shapes.append((*start.shape, 1) if getattr(start, "shape", ()) else ())
+    shapes.append((*start.shape, 1) if not isinstance(start, int) and start.shape else ())
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(max(sizes) for sizes in zip(*padded, strict=True))
+    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
+
+
+def _range(queries: int, start: Any) -> tuple[int, int]:
+    """Return the first and the last position of queries, as far as the host knows them."""
+    if isinstance(start, int):
+        return start, start + queries - 1
+    if isinstance(start, (np.ndarray, np.integer)):  # torch.compile cannot read `|` here
+        return int(np.min(start, initial=0)), int(np.max(start, initial=0)) + queries - 1
+    return 0, -1
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from querykey.attention.arrays import Array, described, namespace, widened
 from querykey.attention.caches import Growing, Memory, Sliding, State, Ways
 from querykey.attention.chunks import Chunk, chunk
 from querykey.attention.heads import repeat_heads
-from querykey.attention.inputs import check_inputs
+from querykey.attention.inputs import check_inputs, check_specs
 from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.attention.positions import Bias
@@ -46,6 +46,10 @@ def empty_state(
     tokens at once (it grows beyond). Library, dtype and device are those of `like`, or else of the
     first tokens; sums are never kept in less than float32.
     """
+    check_specs(mechanism, mask, {})
+    for name, size in {"batch": batch, "capacity": capacity or 0}.items():
+        if size < 0:
+            raise ValueError(f"{name} is at least 0; got {size}")
     for leaf in mask.leaves:
         if isinstance(leaf, ArrayMask):
             raise ValueError(
@@ -85,6 +89,8 @@ def extend(
     """
     if bias is not None and not isinstance(bias, Bias):
         raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
+    if not isinstance(state, State):
+        raise TypeError(f"extend wants a state, from empty_state; got {type(state).__name__}")
     check_inputs(q, k, v, state.mechanism, FULL, bias, start=0)
     memory = state.memory
     sizes = (len(state.counts), memory.kv_heads, memory.key_dim, memory.value_dim)

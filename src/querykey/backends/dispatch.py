@@ -19,6 +19,7 @@ from querykey.attention.masks import FULL, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Recurrent, State
+from querykey.backends.operators import only_backward
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.
@@ -96,9 +97,12 @@ def extend(
 
 def recurrence(q: Any, k: Any, v: Any, state_before: State) -> Recur | None:
     """Return what takes new tokens into a recurrent state faster than the equation does."""
+    if q.ndim != 4 or not isinstance(state_before, Recurrent):
+        return None
     long = q.shape[-2] >= LONG
-    taken = isinstance(state_before, Recurrent) and q.ndim == 4
-    if q.is_cuda and taken and (long or q.shape[-2] == 1):
+    if only_backward(q, k, v, *state_before.arrays) is not None:
+        return None
+    if q.is_cuda and (long or q.shape[-2] == 1):
         triton, mechanism = _module("triton"), state_before.mechanism
         if triton.recurrence_refusal(mechanism, q, k, v, *state_before.arrays) is None:
             return triton.recur
@@ -149,12 +153,16 @@ def _refusal(name: str, request: Request) -> str | None:
     call = request.call
     if 0 in (*call.batch, call.heads, call.queries, call.keys, call.key_dim):
         return "there is nothing to compute"
+    if name == "triton" and _on_gpu(request):
+        reason = only_backward(request.q, request.k, request.v)
+        if reason is not None:
+            return reason
     return _module(name).refusal(request)
 
 
 def _asked_for(name: str, request: Request) -> str:
     if name not in NAMES:
-        near = difflib.get_close_matches(name, ["auto", *NAMES], n=1)
+        near = difflib.get_close_matches(str(name), ["auto", *NAMES], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BackendError(f"there is no backend {name!r}{hint} (auto, {', '.join(NAMES)})")
     reason = _refusal(name, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -17,7 +18,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from querykey.attention.inputs import Call
-from querykey.attention.masks import FULL, Mask
+from querykey.attention.masks import FULL, ArrayMask, Mask
 from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.rules import At
@@ -27,6 +28,7 @@ from querykey.backends.sdpa import four_axes
 
 WHY = "torch's FlexAttention, which skips the blocks that the mask leaves out"
 KEPT = 16  # block masks kept for reuse
+RULES = 256  # kinds of rules compiled at most
 
 
 def refusal(request: Request) -> str | None:
@@ -43,7 +45,8 @@ def refusal(request: Request) -> str | None:
 
 
 def _refusal_on_cpu(request: Request) -> str | None:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (request.q, request.k, request.v)):
+    given = (request.q, request.k, request.v, getattr(request.bias, "table", None))
+    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in given):
         return "FlexAttention has no backward on the CPU"
     if request.q.dtype == torch.float64:
         return "FlexAttention on the CPU takes no float64"
@@ -63,15 +66,19 @@ def run(request: Request) -> torch.Tensor:
     """Compute the call; a query that sees nothing gets zeros from the kernel itself."""
     assert isinstance(request.mechanism, Softmax)
     q, k, v = four_axes(request)
-    plan = _plan(request.mask, request.call, q.device, request.sees_itself)
+    arrays = [leaf.array for leaf in request.mask.leaves if isinstance(leaf, ArrayMask)]
+    contents = tuple(_contents(array) for array in arrays)
+    plan = _plan(request.mask, request.call, q.device, request.sees_itself, contents)
     if plan.looking is not None:
         q = torch.where(plan.looking, q, 0)
         k, v = torch.where(plan.seen, k, 0), torch.where(plan.seen, v, 0)
-    out = _kernel()(
-        q, k, v, _score_change(request), plan.blocks,
-        scale=request.mechanism.scale_for(request.call.key_dim),
-        enable_gqa=request.call.heads != request.call.kv_heads,
-    )  # fmt: skip
+    # Each kind of rule is a kernel of its own; beyond torch's limit of 8 it would stop fusing them.
+    with torch._dynamo.config.patch(recompile_limit=RULES):
+        out = _kernel()(
+            q, k, v, _score_change(request), plan.blocks,
+            scale=request.mechanism.scale_for(request.call.key_dim),
+            enable_gqa=request.call.heads != request.call.kv_heads,
+        )  # fmt: skip
     return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
 
 
@@ -89,8 +96,18 @@ class _Plan:
     seen: Any = None
 
 
+def _contents(array: Any) -> Any:
+    """Return what changes when a mask's array is written to."""
+    if isinstance(array, torch.Tensor):
+        return object() if array.is_inference() else array._version
+    return zlib.crc32(array.tobytes())
+
+
 @lru_cache(maxsize=KEPT)
-def _plan(mask: Mask, call: Call, device: torch.device, sees_itself: bool) -> _Plan:
+@torch.inference_mode(False)  # a plan made without gradients may be kept for a call with them
+def _plan(
+    mask: Mask, call: Call, device: torch.device, sees_itself: bool, contents: tuple
+) -> _Plan:
     if mask == FULL:
         return _Plan(None)
     rule, batch = mask.on(torch.empty(0, device=device)), math.prod(call.batch)

@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+
+
+def only_backward(*tensors: torch.Tensor) -> str | None:
+    """Why operators made here cannot serve: they have a backward, and no other derivative."""
+    if torch.compiler.is_compiling():
+        return None
+    transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
+    if transforms.peek_interpreter_stack() is not None:
+        return "it has no rules for the transforms of torch.func"
+    dual = any(forward_ad.unpack_dual(x).tangent is not None for x in tensors) if _forward() else 0
+    return "it has no derivative in forward mode" if dual else None
+
+
+def _forward() -> bool:
+    """Whether anybody derives in forward mode."""
+    return forward_ad._current_level >= 0
+
+
+def no_second_derivative(ctx: object, *_: object) -> None:
+    """Refuse the backward of a backward, in place of zeros."""
+    raise RuntimeError(
+        "this backend has a first derivative alone: for a second one ask for backend='reference'"
+    )
 
 
 def operator(name: str, run: Callable, shapes: Callable) -> Callable:

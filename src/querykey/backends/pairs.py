@@ -47,7 +47,7 @@ def blocks(mask: Mask, call: Call, alike: bool) -> Iterator[Block]:
         last = min(first + size, call.queries)
         low, high = 0, call.keys
         if isinstance(call.start, int):
-            if math.isfinite(mask.reach):
+            if mask.reach != math.inf:
                 low = min(max(0, call.start + first - int(mask.reach)), call.keys - 1)
             if mask.settles == 0:  # no key ahead of its query
                 high = max(low + 1, min(call.keys, call.start + last))

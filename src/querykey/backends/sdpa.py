@@ -78,7 +78,10 @@ def _everything_visible(request: Request) -> bool:
 
 
 def _plainly_causal(request: Request) -> bool:
+    assert isinstance(request.mechanism, Softmax)
     fits = request.call.queries <= request.call.keys
+    # torch scales the -inf of its own mask too, so that a scale of 0 or below makes NaN of it.
+    fits = fits and request.mechanism.scale_for(request.call.key_dim) > 0
     return request.mask == Causal() and request.starts_at_zero and fits
 
 
@@ -112,15 +115,17 @@ def _block(
 
 
 def _biased(request: Request, block: Block, seen: torch.Tensor | None) -> torch.Tensor:
-    bias, call = request.bias, request.call
+    bias, call, q = request.bias, request.call, request.q
+    # Scores are never in less than float32; on a GPU the kernels want a bias like q.
+    wide = torch.promote_types(q.dtype, torch.float32)
     if isinstance(bias, Bias):
-        query, key, at = positions(call, block, request.q.device)
-        values = bias.on(request.q).values(query, key, at.head)
+        query, key, at = positions(call, block, q.device)
+        values = bias.on(torch.empty(0, dtype=wide, device=q.device)).values(query, key, at.head)
     else:
         assert bias is not None
         values = bias.reshape((1,) * (3 - bias.ndim) + tuple(bias.shape))
         values = values[..., block.first : block.last, block.low : block.high]
-    values = joined_batch(values.to(request.q.dtype), call)
+    values = joined_batch(values.to(wide if q.device.type == "cpu" else q.dtype), call)
     return values if seen is None else torch.where(seen, values, -math.inf)
 
 
@@ -133,9 +138,10 @@ def _fused(
     # Keys and values of different sizes take a path that is five times slower; zeros behind the
     # features change no product.
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    # A branch, for torch.compile hands on no comparison of sizes that it leaves open.
+    grouped = {"enable_gqa": True} if request.call.heads != request.call.kv_heads else {}
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=is_causal,
-        scale=request.mechanism.scale_for(request.call.key_dim),
-        enable_gqa=request.call.heads != request.call.kv_heads,
+        scale=request.mechanism.scale_for(request.call.key_dim), **grouped,
     )  # fmt: skip
     return out[..., :value_dim]

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from querykey.attention.caches import row_numbers
 from querykey.attention.masks import FULL, Causal, Mask, Window
 from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary
 from querykey.attention.state import State
@@ -44,7 +45,7 @@ class ModelState:
 
     def select(self, rows: Sequence[int] | Tensor) -> ModelState:
         """Return the state of the given rows, in that order, repeated where they are."""
-        rows = [int(row) for row in rows]
+        rows = row_numbers(rows, len(self.counts))
         memory = self.memory
         if memory is not None:
             memory = tuple(

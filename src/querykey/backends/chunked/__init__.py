@@ -7,6 +7,7 @@ import torch
 from querykey.attention.masks import real_keys
 from querykey.attention.mechanisms import Kernel
 from querykey.backends.chunked import linear
+from querykey.backends.operators import only_backward
 from querykey.backends.request import Request
 
 WHY = "kernel attention in chunks: time and memory linear in the tokens"
@@ -21,7 +22,9 @@ def refusal(request: Request) -> str | None:
         return f"it takes Causal() and padding, and {shown} is neither"
     if request.causal and not isinstance(request.call.start, int):
         return "it takes one start for all rows, not one each"
-    return None
+    if request.causal and request.call.start + request.call.queries <= 0:
+        return "there is nothing to compute: every query stands before the first key"
+    return only_backward(request.q, request.k, request.v)
 
 
 def notes(request: Request) -> tuple[str, ...]:
@@ -36,25 +39,30 @@ def notes(request: Request) -> tuple[str, ...]:
 
 
 def run(request: Request) -> torch.Tensor:
-    """Compute the call; padded keys, and queries that see only those, may hold anything."""
+    """Compute the call; keys that no query sees, and queries that see no key, may hold anything."""
     assert isinstance(request.mechanism, Kernel)
-    q, real = request.q, real_keys(request.mask, request.q)
-    start = request.call.start if request.causal else 0
-    if real is not None:
-        q = torch.where(_looking(request, real, start), q, 0)
-    return linear.attend(
-        q, request.k, request.v, request.mechanism, causal=request.causal, real=real, start=start
-    )
-
-
-def _looking(request: Request, real: torch.Tensor, start: int) -> torch.Tensor:
-    """Which queries see a real key, in a shape that broadcasts against q."""
+    q, k, v, real = request.q, request.k, request.v, real_keys(request.mask, request.q)
+    start = 0
     if request.causal:
-        at = torch.arange(start, start + request.call.queries, device=real.device)
-        before = real.cumsum(-1)[..., at.clamp(0, request.call.keys - 1)]
-        looking = ((before > 0) & (at >= 0))[..., None]
-    else:
+        start, seen = request.call.start, request.call.start + request.call.queries
+        k, v = k[..., :seen, :], v[..., :seen, :]
+        real = None if real is None else real[..., :seen]
+    if real is not None or start < 0:
+        q = torch.where(_looking(request, real, start), q, 0)
+    return linear.attend(q, k, v, request.mechanism, causal=request.causal, real=real, start=start)
+
+
+def _looking(request: Request, real: torch.Tensor | None, start: int) -> torch.Tensor:
+    """Which queries see a real key, in a shape that broadcasts against q."""
+    if not request.causal:
+        assert real is not None
         looking = real.any(-1, keepdim=True)[..., None]
+    else:
+        at = torch.arange(start, start + request.call.queries, device=request.q.device)
+        looking = at >= 0
+        if real is not None:
+            looking = looking & (real.cumsum(-1)[..., at.clamp(0, real.shape[-1] - 1)] > 0)
+        looking = looking[..., None]
     return looking[..., None, :, :] if request.call.has_heads else looking
 
 

@@ -57,6 +57,7 @@ def extend(
     table = torch.cat([outer, total[..., None]], -1).flatten(end_dim=-3)
     out, after = _run(q, k, v, kernel, real, table, causal=True, start=0, keep=True)
     after = after.reshape(*total.shape, -1)
+    out = out.to(q.dtype)  # whatever autocast says: few tokens, by the equation, give that too
     return out, after[..., :-1], after[..., -1]
 
 
@@ -72,9 +73,10 @@ def _run(
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
     """Fold the axes to (lanes, ...), run the operator, unfold; sums are (lanes, width, M + 1)."""
-    if torch.is_autocast_enabled(q.device.type):
+    kind = q.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         # As for torch's own attention: products take the autocast dtype. Sums stay in float32.
-        dtype = torch.get_autocast_dtype(q.device.type)
+        dtype = q.dtype if q.dtype == torch.float64 else torch.get_autocast_dtype(kind)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     shape = (*q.shape[:-1], v.shape[-1])
     if q.ndim == 2:

@@ -18,7 +18,7 @@ from querykey.backends.chunked.buffers import Lanes, Panel
 from querykey.backends.chunked.job import Job
 from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
 from querykey.backends.chunked.tiles import Pairs, wins
-from querykey.backends.operators import operator
+from querykey.backends.operators import no_second_derivative, operator
 
 
 def _forward(
@@ -164,5 +164,6 @@ def _derive(ctx: Any, g: Tensor | None, _: Tensor | None, g_after: Tensor | None
 chunked_forward = operator("chunked_forward", _forward, _empty_results)
 chunked_backward = operator("chunked_backward", _backward, _empty_gradients)
 torch.library.register_autograd("querykey::chunked_forward", _derive, setup_context=_remember)
+torch.library.register_autograd("querykey::chunked_backward", no_second_derivative)
 register_flop_formula(torch.ops.querykey.chunked_forward)(flops.forward)
 register_flop_formula(torch.ops.querykey.chunked_backward)(flops.backward)
