@@ -40,7 +40,7 @@ def test_seeds_and_the_interval():
     known = Probe((0.8, 0.9, 1.0), 0.5)
     low, high = known.interval
     assert abs(known.accuracy - 0.9) < 1e-12
-    assert abs((0.9 - low) - 4.303 * 0.1 / 3**0.5) < 1e-9
+    assert abs((0.9 - low) - 4.302653 * 0.1 / 3**0.5) < 1e-6
     assert high == 1.0
 
 

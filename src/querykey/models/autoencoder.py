@@ -118,8 +118,9 @@ class Autoencoder(nn.Module):
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean squared error of the entries that it is judged by."""
         seen, judged = self.corrupt(x, generator)
-        error = (self(seen) - x).square() * judged
-        return error.sum() / judged.sum().clamp(min=1)
+        wide = torch.promote_types(x.dtype, torch.float32)  # sums of half precision overflow
+        error = (self(seen) - x).to(wide).square() * judged
+        return (error.sum() / judged.sum().clamp(min=1)).to(x.dtype)
 
     def tie(self) -> None:
         """Nothing is tied here; every model can be asked."""

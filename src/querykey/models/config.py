@@ -61,9 +61,12 @@ class EmbeddingConfig:
     norm: bool = False
     scale: float = 1.0
     special: Special = field(default_factory=Special)
+    untrained: int | None = None  # the token whose row gets no gradient, as padding's
 
     def __post_init__(self):
         positive("vocabulary", self.vocabulary)
+        if self.untrained is not None and self.untrained not in range(self.vocabulary):
+            raise ValueError(f"there is no token {self.untrained!r} whose row could stay untrained")
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class EncoderDecoderConfig:
     def __post_init__(self):
         if self.shared and self.encoder.embedding.vocabulary != self.decoder.embedding.vocabulary:
             raise ValueError("a shared table of embeddings wants one vocabulary for both sides")
+        if self.shared and self.encoder.block.width != self.decoder.block.width:
+            raise ValueError("a shared table of embeddings wants one width for both sides")
         if self.encoder.head is not None:
             raise ValueError("the encoder of a pair hands on its hidden states, so it has no head")
         if self.start not in range(self.decoder.embedding.vocabulary):

@@ -17,10 +17,13 @@ class Embedding(nn.Module):
     def __init__(self, config: EmbeddingConfig, width: int, positions: Positions, norm: NormConfig):
         super().__init__()
         self.config, self.order = config, positions
-        self.tokens = nn.Embedding(config.vocabulary, width)
+        self.tokens = nn.Embedding(config.vocabulary, width, padding_idx=config.untrained)
         self.positions = self.types = self.norm = None
         if isinstance(positions, Learned):
-            self.positions = nn.Embedding(positions.count + positions.offset, width)
+            # Where padding has a position of its own, that is the last before the first.
+            padding = None if positions.skip is None else positions.offset - 1
+            rows = positions.count + positions.offset
+            self.positions = nn.Embedding(rows, width, padding_idx=padding)
         if config.types:
             self.types = nn.Embedding(config.types, width)
         if config.norm:
@@ -38,7 +41,7 @@ class Embedding(nn.Module):
         if self.config.scale != 1:
             x = x * self.config.scale
         if self.types is not None:
-            x = x + (self.types.weight[0] if types is None else self.types(types))
+            x = x + (self.types.weight[0] if types is None else self._kinds(types))
         elif types is not None:
             raise ValueError("this model has no segment types")
         if isinstance(self.order, Sinusoidal):
@@ -59,6 +62,16 @@ class Embedding(nn.Module):
             wrong = ids[(ids < 0) | (ids >= known)][0].item()
             raise ValueError(
                 f"token id {wrong} is not in the vocabulary, which has ids 0 to {known - 1}"
+            ) from None
+
+    def _kinds(self, types: Tensor) -> Tensor:
+        assert self.types is not None
+        try:
+            return self.types(types)
+        except IndexError:
+            raise ValueError(
+                f"this model has {self.config.types} segment types, from 0 on; "
+                f"got {int(types.min())} to {int(types.max())}"
             ) from None
 
     def _learned(self, ids: Tensor, positions: Tensor, real: Tensor | None) -> Tensor:

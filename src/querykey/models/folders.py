@@ -33,14 +33,16 @@ class Tensors:
         """The names of all tensors."""
         return frozenset(self.files)
 
-    def read(self, name: str) -> torch.Tensor:
-        """Return one tensor."""
+    def read(self, name: str, whole_numbers: bool = False) -> torch.Tensor:
+        """Return one tensor, of floats unless whole numbers will do."""
         file = self.files[name]
         try:
             with safe_open(file, "pt") as opened:
                 tensor = opened.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise FolderError(f"{file}: tensor `{name}` cannot be read ({error})") from None
+        if whole_numbers and tensor.dtype == torch.int64:
+            return tensor
         if not tensor.is_floating_point() or tensor.itemsize < 2:
             raise FolderError(
                 f"{file}: tensor `{name}` is {tensor.dtype}; weights are floats of 16 bits or more"
@@ -51,9 +53,12 @@ class Tensors:
 def read_settings(folder: Path) -> Settings:
     """Return config.json."""
     file = folder / "config.json"
-    if not folder.is_dir():
-        what = "this is a file" if folder.exists() else "there is no such folder"
-        raise FolderError(f"{folder}: {what}; weights are loaded from a folder")
+    try:
+        if not folder.is_dir():
+            what = "this is a file" if folder.exists() else "there is no such folder"
+            raise FolderError(f"{folder}: {what}; weights are loaded from a folder")
+    except OSError as error:  # such as a name that is too long
+        raise FolderError(f"{str(folder)[:60]}: {error.strerror}") from None
     if not file.is_file():
         raise FolderError(f"{file}: there is no such file; a folder of weights has one")
     return _read_object(file)
@@ -147,9 +152,16 @@ def _cut_off(file: Path) -> str | None:
 
 
 def write_folder(
-    folder: Path, settings: Settings, tensors: Mapping[str, torch.Tensor], shard_bytes: int
+    folder: Path,
+    settings: Settings,
+    tensors: Mapping[str, torch.Tensor],
+    shard_bytes: int,
+    said: Settings,
 ) -> None:
-    """Write config.json and the tensors, in shards where they are larger than `shard_bytes`."""
+    """Write config.json and the tensors, in shards where they are larger than `shard_bytes`.
+
+    A generation_config.json that is there already is told of the special tokens in `said`.
+    """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder}: this is a file, and a folder of weights is to be written")
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,3 +186,7 @@ def write_folder(
         save_file(shard, folder / name, metadata={"format": "pt"})
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+    generation = folder / "generation_config.json"
+    if generation.is_file():
+        text = json.dumps(read_generation(folder) | said, indent=2, sort_keys=True) + "\n"
+        generation.write_text(text, encoding="utf-8")

@@ -40,17 +40,18 @@ class Choice:
 
     def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return one token per row of scores (batch, vocabulary)."""
-        if self.temperature == 0:
+        if self.temperature < torch.finfo(torch.float32).tiny:
             return scores.argmax(-1)
         return torch.multinomial(self.probabilities(scores), 1, generator=generator)[:, 0]
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities that tokens are drawn with, (batch, vocabulary)."""
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / self.temperature
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = (scores - scores.amax(-1, keepdim=True)) / self.temperature
         if self.top_k is not None and self.top_k < scores.shape[-1]:
             least = scores.topk(self.top_k).values[..., -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
-        if self.top_p is not None:
+        if self.top_p is not None and self.top_p < 1:
             ordered, order = scores.sort(descending=True, stable=True)
             before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
             out = (before >= self.top_p).scatter(-1, order, before >= self.top_p)
@@ -142,6 +143,8 @@ def _stream(
 ) -> Iterator[Tensor]:
     fill, generator = special_tokens(model).pad, None
     if seed is not None:
+        if not -(2**63) <= seed < 2**64:
+            raise ValueError(f"a seed is a number of 64 bits; got {seed}")
         generator = torch.Generator(ids.device).manual_seed(seed)
     pays = count >= PAYS and sum(each.nbytes for each in model.parameters()) <= ROOMY
     model, state, tokens, said = lean(model, len(ids) if pays else 0), None, None, None
@@ -154,6 +157,8 @@ def _stream(
                 given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
                 hidden, state = model.step(given, state, real if given is ids else None)
                 last = _last(hidden, real if given is ids else None)
+                if bool(last.isnan().any()):
+                    raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
             else:
                 hidden, state = model.step(tokens[:, None], state)
                 last = hidden[:, -1]

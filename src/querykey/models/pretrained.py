@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,22 @@ import torch
 from torch import nn
 
 from querykey.models.build import MODELS, build
-from querykey.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Special
+from querykey.models.config import (
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Special,
+)
 from querykey.models.families import FAMILIES
-from querykey.models.families.table import Family, FolderError, Row, Settings, read_special
+from querykey.models.families.table import (
+    Family,
+    FolderError,
+    Row,
+    Settings,
+    read_special,
+    write_special,
+)
 from querykey.models.folders import (
     Tensors,
     read_generation,
@@ -48,9 +62,8 @@ def load(
         model = build(config)
     found = _read(model, _places(model, config, family, tensors), family, tensors)
     if dtype is None:
-        dtype = torch.float32
-        for number, tensor in enumerate(found.values()):
-            dtype = torch.promote_types(dtype, tensor.dtype) if number else tensor.dtype
+        kinds = [tensor.dtype for tensor in found.values() if tensor.is_floating_point()]
+        dtype = reduce(torch.promote_types, kinds) if kinds else torch.float32
     model.to(dtype).to_empty(device=device)
     model.tie()  # type: ignore[operator]
     with torch.no_grad():
@@ -68,7 +81,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     ours = {name: tensor.detach().cpu() for name, tensor in _stored(model)}
     if family is None:
-        write_folder(Path(folder), settings, ours, shard_bytes)
+        write_folder(Path(folder), settings, ours, shard_bytes, _said(config))
         return
     prefix = family.prefix if getattr(config, "head", None) is None else ""
     theirs = {}
@@ -76,7 +89,13 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
         tensor = torch.cat([ours[name] for name in names])
         tensor = tensor.mT if row.layout == "transposed" and tensor.ndim == 2 else tensor
         theirs[row.theirs.removeprefix(prefix)] = tensor
-    write_folder(Path(folder), settings, theirs, shard_bytes)
+    write_folder(Path(folder), settings, theirs, shard_bytes, _said(config))
+
+
+def _said(config: Any) -> Settings:
+    """Return what generation_config.json is to say of a model's special tokens."""
+    embedding = getattr(getattr(config, "decoder", config), "embedding", None)
+    return write_special(embedding) if isinstance(embedding, EmbeddingConfig) else {}
 
 
 def _expressed(config: Any) -> tuple[Family | None, Settings]:
@@ -118,6 +137,8 @@ def _filled(record: Any) -> Any:
         # Not every family knows of every dropout; it is no part of what a model computes.
         record["attention"]["dropout"] = 0.0
         record |= {"residual": sorted(record["residual"]), "dropout": 0.0}
+    if record["is"] == "EmbeddingConfig":
+        record["untrained"] = None  # nor is which row is trained
     if record["is"] == "DecoderConfig":
         config: DecoderConfig = from_record(record)
         record["windows"] = list(config.window_of_each)
@@ -179,10 +200,13 @@ def _told(config: Any, said: Settings) -> Any:
     if not isinstance(config, EncoderConfig | DecoderConfig):
         return config
     new, old = read_special(said), config.embedding.special
+    pads = [new.pad, old.pad]
+    if getattr(config.positions, "skip", None) is not None:
+        pads.reverse()  # RoBERTa counts positions by the one of its config
     special = Special(
         old.bos if new.bos is None else new.bos,
         new.eos or old.eos,
-        new.pad if old.pad is None else old.pad,  # which RoBERTa counts positions by
+        pads[1] if pads[0] is None else pads[0],
     )
     return replace(config, embedding=replace(config.embedding, special=special))
 
@@ -217,12 +241,17 @@ def _places(model: nn.Module, config: Any, family: Family | None, tensors: Tenso
     if family is None:
         return [(Row(name, (name,)), (name,)) for name in sorted(ours)]
     bare = not any(name.startswith(family.prefix) for name in tensors.names)
-    found = []
-    for row, names in _matched(family.table(config, _layers(config)), ours):
+    found, matched = [], [*_matched(family.table(config, _layers(config)), ours)]
+    wanted = {row.theirs for row, _ in matched}
+    for row, names in matched:
         theirs = row.theirs.removeprefix(family.prefix) if bare else row.theirs
         for new, old in ((".weight", ".gamma"), (".bias", ".beta")):  # BERT's first names
             if theirs not in tensors.names and f"{theirs.removesuffix(new)}{old}" in tensors.names:
                 theirs = f"{theirs.removesuffix(new)}{old}"
+        for end, alias in family.aliases:
+            tied = theirs.endswith(end) and alias not in wanted
+            if tied and theirs not in tensors.names and alias in tensors.names:
+                theirs = alias
         found.append((Row(theirs, names, row.layout), names))
     assert {name for _, names in found for name in names} == ours, "the table has a hole"
     return found
@@ -235,7 +264,9 @@ def _read(
     shapes = {name: tuple(tensor.shape) for name, tensor in _stored(model)}
     found = {}
     for row, names in places:
-        wanted = (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
+        wanted = shapes[names[0]]
+        if len(names) > 1:
+            wanted = (sum(shapes[name][0] for name in names), *wanted[1:])
         turned = row.layout == "transposed" and len(wanted) == 2
         wanted = wanted[::-1] if turned else wanted
         if row.theirs not in tensors.names:
@@ -248,9 +279,11 @@ def _read(
                 f"{tensors.files[row.theirs]}: tensor `{row.theirs}` is "
                 f"{tensors.shapes[row.theirs]}, and by config.json it is {wanted}"
             )
-        tensor = tensors.read(row.theirs)
+        tensor = tensors.read(row.theirs, whole_numbers=family is None)  # batch norm counts
         tensor = tensor.mT if turned else tensor
-        parts = tensor.split([shapes[name][0] for name in names])
+        parts = [tensor]
+        if len(names) > 1:
+            parts = tensor.split([shapes[name][0] for name in names])
         found |= dict(zip(names, parts, strict=True))
     _check_rest(tensors, places, family)
     return found

@@ -7,15 +7,13 @@ print(report)     # accuracy 0.953, 95 % interval 0.941 to 0.964, 5 splits
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-# Two-sided 95 % points of Student's t by degrees of freedom, for as few splits as people use.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,13 @@ class Probe:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean over seeds, by Student's t; of one seed, everything."""
+        from scipy.special import stdtrit  # which scikit-learn brings along
+
         count = len(self.scores)
         if count < 2:
             return 0.0, 1.0
         spread = sum((score - self.accuracy) ** 2 for score in self.scores) / (count - 1)
-        point = STUDENT[count - 2] if count - 2 < len(STUDENT) else 1.96
-        half = point * math.sqrt(spread / count)
+        half = float(stdtrit(count - 1, 0.975)) * math.sqrt(spread / count)
         return max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
 
     def __str__(self) -> str:
@@ -122,7 +121,7 @@ def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
             for first in range(0, len(parts[0]), batch):
                 piece = [_beside(part[first : first + batch], like) for part in parts]
                 real = piece[1] if len(piece) > 1 else None
-                found.append(_one_each(run(*piece), real).double().cpu())
+                found.append(_one_each(_tensor_of(run(*piece)), real).double().cpu())
     finally:
         for module, mode in modes:
             module.training = mode
@@ -138,6 +137,18 @@ def _several(inputs: Any) -> tuple[Any, ...]:
 def _beside(part: Tensor, like: Tensor) -> Tensor:
     """Bring a piece of the inputs to the model: its device, and its dtype where both are floats."""
     return part.to(like if part.is_floating_point() and like.is_floating_point() else like.device)
+
+
+def _tensor_of(out: Any) -> Tensor:
+    """Return the vectors among what a model returns: the last hidden states, or the first."""
+    if isinstance(out, Tensor):
+        return out
+    named = getattr(out, "last_hidden_state", None)
+    parts = [named, *(out.values() if isinstance(out, Mapping) else _several(out))]
+    for part in parts:
+        if isinstance(part, Tensor):
+            return part
+    raise TypeError(f"probe wants a model that returns vectors; got {type(out).__name__}")
 
 
 def _one_each(out: Tensor, real: Tensor | None) -> Tensor:

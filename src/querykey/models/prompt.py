@@ -53,11 +53,15 @@ class Tokens:
             ) from None
         try:
             self.tokenizer = Tokenizer.from_file(str(file))
+            # Both are for batches of texts; one prompt is read as it is.
+            self.tokenizer.no_padding()
+            self.tokenizer.no_truncation()
         except Exception as error:  # the package raises bare Exceptions
             raise FolderError(f"{file}: this is no tokenizer ({error})") from None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids, with what the tokenizer puts around a text."""
+        text.encode()  # which says what is no text in one sentence
         return self.tokenizer.encode(text).ids
 
     def decode(self, ids: list[int]) -> str:

@@ -19,9 +19,9 @@ from querykey.attention.masks import FULL, Mask, Padding
 from querykey.attention.mechanisms import Argmax
 from querykey.attention.positions import Bias, Rotary
 from querykey.attention.reference import weighted_sum, weights
-from querykey.attention.state import State, empty_state
+from querykey.attention.state import Recurrent, State, empty_state
 from querykey.attention.state import follow as follow_by
-from querykey.backends.dispatch import attend
+from querykey.backends.dispatch import NAMES, BackendError, attend
 from querykey.backends.step import follow
 from querykey.nn.config import AttentionConfig
 
@@ -45,6 +45,8 @@ class MultiHeadAttention(nn.Module):
         backend: str = "auto",
     ):
         super().__init__()
+        if backend not in ("auto", *NAMES):
+            raise BackendError(f"there is no backend {backend!r} (auto, {', '.join(NAMES)})")
         self.config, self.mask, self.bias = config, mask, bias
         self.rotary, self.backend = rotary, backend
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
@@ -77,6 +79,8 @@ class MultiHeadAttention(nn.Module):
         (out, state after x) is returned. What all layers of a model share can be handed in: `bias`,
         and the rotary `turns` of these positions.
         """
+        if x.ndim != 3:
+            raise ValueError(f"attention takes (batch, tokens, width); got {tuple(x.shape)}")
         if source is not None:
             memory = self.memory(source)
         if memory is not None:
@@ -89,6 +93,9 @@ class MultiHeadAttention(nn.Module):
         if state is None:
             return self._attend(q, k, v, real, bias)
         self._check_state(q, state)
+        if not isinstance(state, Recurrent) and q.dtype != state.arrays[0].dtype:
+            # Under autocast projections are in half precision, and a state was made before.
+            q, k, v = (x.to(state.arrays[0].dtype) for x in (q, k, v))
         if self.drop is not None and self.drop.training:
             out, state = follow_by(q, k, v, state, real, bias=bias, ways=Ways(self._attend_some))
         else:
@@ -187,6 +194,8 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     Only real tokens are counted, from those that the state has had on.
     """
     counts = (0,) if state is None else state.counts
+    if real is not None and real.shape != x.shape[:2]:
+        raise ValueError(f"real is {tuple(real.shape)}, and the tokens are {tuple(x.shape[:2])}")
     if real is None and len(set(counts)) < 2:
         first = counts[0] if counts else 0
         return torch.arange(first, first + x.shape[1], device=x.device)

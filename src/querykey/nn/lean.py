@@ -94,6 +94,7 @@ def _product(layers: Sequence[nn.Linear], rows: int) -> Product:
     biases = [each.bias for each in layers if each.bias is not None]
     bias = _stacked(biases) if biases else None
     foreign = rows > 0 and weights[0].device.type == "cpu" and not _mkl_is_at_home()
+    foreign = foreign and not torch.is_autocast_enabled("cpu")  # which wants other weights
     if foreign and rows > 1 and _can_be_packed(weights[0]):
         packed = torch.ops.mkldnn._reorder_linear_weight(_stacked(weights).contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default

@@ -111,6 +111,7 @@ def _read(settings: Settings, names: frozenset[str], name: str, positions: Learn
             settings["type_vocab_size"],
             norm=True,
             special=read_special(settings),
+            untrained=settings.get("pad_token_id"),
         ),
         BlockConfig(
             settings["hidden_size"],
@@ -195,15 +196,24 @@ BERT = Family(
         "position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "pooler.dense.weight", "pooler.dense.bias", "cls.predictions.decoder.bias",
         "cls.predictions.bias",  # not the one that is added, where the head is untied
+        "embeddings.token_type_ids",
     ),
     copies=("cls.predictions.decoder.weight",),
+    aliases=(
+        ("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+        ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    ),
 )  # fmt: skip
 ROBERTA = Family(
     ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
     read_roberta, write_roberta,
     ignored=(
         "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.bias",
-        "lm_head.bias",
+        "lm_head.bias", "embeddings.token_type_ids",
     ),
     copies=("lm_head.decoder.weight",),
+    aliases=(
+        ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+        ("lm_head.bias", "lm_head.decoder.bias"),
+    ),
 )  # fmt: skip

@@ -92,4 +92,5 @@ def write(config: object) -> Settings | None:
 GPT2 = Family(
     ("gpt2",), DEFAULTS, "transformer.", lambda config: ROWS, read, write,
     ignored=(".attn.bias", ".attn.masked_bias"), copies=("lm_head.weight",),
+    aliases=(("wte.weight", "lm_head.weight"),),
 )  # fmt: skip

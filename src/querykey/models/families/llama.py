@@ -12,6 +12,7 @@ from querykey.models.families.rope import read_rope, write_rope
 from querykey.models.families.table import (
     THEIR_ACTIVATIONS,
     Family,
+    FolderError,
     Row,
     Settings,
     activation,
@@ -63,7 +64,10 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     biases: list[Any] = ["qkv"] if qkv else []
     biases += ["output"] if output else []
     return DecoderConfig(
-        EmbeddingConfig(settings["vocab_size"], special=read_special(settings)),
+        EmbeddingConfig(
+            settings["vocab_size"], special=read_special(settings),
+            untrained=settings.get("pad_token_id"),
+        ),
         BlockConfig(
             width,
             AttentionConfig(
@@ -94,9 +98,17 @@ def read_mistral(settings: Settings, names: frozenset[str]) -> DecoderConfig:
 def read_qwen2(settings: Settings, names: frozenset[str]) -> DecoderConfig:
     """Return our config for a Qwen2's config.json; its later layers may have a window."""
     layers, size = settings["num_hidden_layers"], settings["sliding_window"]
-    kinds = settings["layer_types"]
+    kinds, slides = settings["layer_types"], bool(settings["use_sliding_window"])
+    slides = slides and size is not None
+    for kind in kinds or ():
+        if kind not in ("full_attention", "sliding_attention"):
+            raise FolderError(f"config.json: `layer_types` has {kind!r}, which we do not have")
+        if kind == "sliding_attention" and not slides:
+            raise FolderError(
+                "config.json: `layer_types` has sliding layers, but `use_sliding_window` is false "
+                "or `sliding_window` missing"
+            )
     if kinds is None:
-        slides = bool(settings["use_sliding_window"]) and size is not None
         kinds = ["sliding_attention" if slides and i >= settings["max_window_layers"] else ""
                  for i in range(layers)]  # fmt: skip
     windows = tuple(size if kind == "sliding_attention" else None for kind in kinds)
@@ -110,7 +122,7 @@ def _write(config: object, name: str, **more: Any) -> Settings | None:
     kv_heads, key_dim, _ = block.attention.sizes(block.width)
     rope = write_rope(config.positions)
     scale = getattr(block.attention.mechanism, "scale", None)
-    if scale is not None:
+    if scale is not None and scale > 0:
         rope["attention_factor"] = math.sqrt(scale * math.sqrt(key_dim))
     return {
         "architectures": [f"{name}{'Model' if config.head is None else 'ForCausalLM'}"],
@@ -161,7 +173,8 @@ def write_qwen2(config: object) -> Settings | None:
 def _family(name: str, defaults: Settings, read: Any, write: Any) -> Family:
     return Family(
         (name,), defaults, "model.", lambda config: ROWS, read, write,
-        ignored=(".rotary_emb.inv_freq",), copies=("lm_head.weight",),
+        ignored=("rotary_emb.inv_freq",), copies=("lm_head.weight",),
+        aliases=(("embed_tokens.weight", "lm_head.weight"),),
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ class Linear:
 
     factor: float
 
+    def __post_init__(self):
+        _above_zero(factor=self.factor)
+
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         """Return the frequencies divided."""
         return frequencies / self.factor
@@ -30,6 +33,14 @@ class Llama3:
     low_freq_factor: float
     high_freq_factor: float
     original_max_position_embeddings: int
+
+    def __post_init__(self):
+        _above_zero(factor=self.factor)
+        if self.low_freq_factor == self.high_freq_factor:
+            raise ValueError(
+                f"`low_freq_factor` and `high_freq_factor` are both {self.low_freq_factor}, "
+                f"and the frequencies between them are blended"
+            )
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         """Return the frequencies, those of long waves divided."""
@@ -50,6 +61,9 @@ class Yarn:
     beta_slow: float = 1.0
     truncate: bool = True
 
+    def __post_init__(self):
+        _above_zero(factor=self.factor)
+
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         """Return the frequencies, those that turn seldom divided."""
         low, high = (
@@ -68,6 +82,12 @@ class Yarn:
         return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(self.rope_theta)
 
 
+def _above_zero(**settings: float) -> None:
+    for name, value in settings.items():
+        if not value > 0:
+            raise ValueError(f"`{name}` of rotary positions is above 0; got {value}")
+
+
 KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
 
 
@@ -76,6 +96,7 @@ def read_rope(settings: Settings) -> tuple[Rotary, float]:
     field = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
     rope = dict(settings.get(field) or {})
     base = float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0)
+    _above_zero(rope_theta=base)
     share = rope.get("partial_rotary_factor") or settings.get("partial_rotary_factor") or 1.0
     if share != 1:  # `transformers` leaves it unread for these models, so it cannot be meant
         raise FolderError(
@@ -91,7 +112,10 @@ def read_rope(settings: Settings) -> tuple[Rotary, float]:
             f"which is not one that we have ({known})"
         )
     given = rope | {"rope_theta": base}
-    given.setdefault("original_max_position_embeddings", settings["max_position_embeddings"])
+    name = "original_max_position_embeddings"
+    if settings.get(name):  # beside `rope_scaling` it counts before one in it
+        given[name] = settings[name]
+    given.setdefault(name, settings["max_position_embeddings"])
     scaling = _scaling(
         kind, {name: each for name, each in given.items() if each is not None}, field
     )

@@ -23,6 +23,8 @@ from querykey.models.families.table import (
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
+# One table of tokens, under any of these names.
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 PLAIN_MLP = (("wi", "up"), ("wo", "down"))
 GATED_MLP = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
 
@@ -108,7 +110,8 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     if found == "T5EncoderModel":
         return encoder
     scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings") is not False)
-    head = TokenHead("lm_head.weight" not in names, scale=width**-0.5 if scaled else 1.0)
+    tied = "lm_head.weight" not in names or names.isdisjoint(TABLES)
+    head = TokenHead(tied, scale=width**-0.5 if scaled else 1.0)
     layers = settings["num_decoder_layers"] or settings["num_layers"]
     start = settings.get("decoder_start_token_id")
     return EncoderDecoderConfig(
@@ -152,6 +155,8 @@ def write(config: object) -> Settings | None:
 
 T5 = Family(
     ("t5",), DEFAULTS, "", rows, read, write,
-    ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-    copies=("lm_head.weight",),
+    # The first T5's have a table that nothing reads.
+    ignored=("EncDecAttention.relative_attention_bias.weight",),
+    copies=("lm_head.weight", *TABLES[1:]),
+    aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
 )  # fmt: skip

@@ -43,6 +43,8 @@ class Family:
     write: Callable[[Any], Settings | None]
     ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
     copies: tuple[str, ...] = ()  # names of a tied head, which repeat the embedding
+    # The end of a name, and the other name that a tied tensor may have been stored under instead.
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def table(self, config: Any, layers: int) -> Iterator[Row]:
         """Write the rows for a config out for every layer."""
