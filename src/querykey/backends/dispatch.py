@@ -19,7 +19,6 @@ from querykey.attention.masks import FULL, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Recurrent, State
-from querykey.backends.operators import only_backward
 from querykey.backends.request import Request
 
 # In the order in which auto asks them; the reference serves everything.
@@ -100,7 +99,7 @@ def recurrence(q: Any, k: Any, v: Any, state_before: State) -> Recur | None:
     if q.ndim != 4 or not isinstance(state_before, Recurrent):
         return None
     long = q.shape[-2] >= LONG
-    if only_backward(q, k, v, *state_before.arrays) is not None:
+    if _plain_derivatives(q, k, v, *state_before.arrays) is not None:
         return None
     if q.is_cuda and (long or q.shape[-2] == 1):
         triton, mechanism = _module("triton"), state_before.mechanism
@@ -154,10 +153,17 @@ def _refusal(name: str, request: Request) -> str | None:
     if 0 in (*call.batch, call.heads, call.queries, call.keys, call.key_dim):
         return "there is nothing to compute"
     if name == "triton" and _on_gpu(request):
-        reason = only_backward(request.q, request.k, request.v)
+        reason = _plain_derivatives(request.q, request.k, request.v)
         if reason is not None:
             return reason
     return _module(name).refusal(request)
+
+
+def _plain_derivatives(*tensors: Any) -> str | None:
+    """Why nothing with a plain backward alone can serve these tensors of torch."""
+    from querykey.backends.operators import only_backward
+
+    return only_backward(*tensors)
 
 
 def _asked_for(name: str, request: Request) -> str:
