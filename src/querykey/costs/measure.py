@@ -22,7 +22,6 @@ QUICK = 300  # a pass with fewer operations is checked at more points
 # Where to look for a polynomial when there is none among small sizes: from, in steps of.
 ELSEWHERE = ((33, 1), (8, 8), (64, 64), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
-FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
 
 class DisagreeError(CostError):
@@ -148,6 +147,7 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
     from querykey.costs.engines import FoldedError, RefusedError, interpolated
+    from querykey.costs.reach import Reach
 
     refusals, pieces = [], []
     for place in (None, *ELSEWHERE):
@@ -174,41 +174,14 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
         least = {name: min(subject.values[name]) for name in looked}
         found.valid = found.valid.also(Valid.least(least))
         found.valid = found.valid.also(Valid.multiples(subject.steps))
-        if _check_far(subject, how, found) or subject.near:
+        reach = Reach(subject, how, found)
+        reach.tell()
+        if reach.fits or subject.near:
             return found
         pieces.append(found)
     if pieces:
         return pieces[0]
     raise refusals[0]
-
-
-def _check_far(subject: Subject, how: Options, found: Formulas) -> bool:
-    """A polynomial that fits small sizes may be one piece of many: whether larger ones deny it."""
-    from querykey.costs.engines import Counter, difference
-
-    counter = Counter(subject, how)
-    named = [name for name in subject.near if name in subject.names] or subject.moved
-    if not named:
-        return True
-    top, fits = max(max(subject.values[name]) for name in named), True
-    # Where values are needed the model really runs, and loops run long: the far point is nearer.
-    near = found.runs or found.loops
-    for far in (size for size in (FAR[1:] if near else FAR) if size > top):
-        point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
-        point |= {name: point[name] // step * step for name, step in subject.steps.items()}
-        try:
-            wrong = difference(found, counter(point), point)
-        except CostError:  # too long for the model
-            continue
-        if not wrong:
-            found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
-            if far != FAR[0] and not near:
-                found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
-            return fits
-        fits = False
-    most = {name: max(subject.values[name]) for name in named}
-    found.valid = found.valid.also(Valid.most(most))
-    return fits
 
 
 def _check(subject: Subject, how: Options, found: Formulas) -> None:

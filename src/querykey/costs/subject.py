@@ -34,6 +34,7 @@ class Subject:
         self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
         self.near = dict(near)
         self.said = {*sizes}
+        self.listed = {name for name, said in sizes.items() if not isinstance(said, int)}
         self.steps = {name: step for name, step in sizes.items() if isinstance(step, int)}
         self.steps = {name: step for name, step in self.steps.items() if name not in self.hyper}
         self._fixed = {*sizes, *near}
