@@ -15,7 +15,7 @@ from querykey.costs.subject import FINE, Subject
 from querykey.costs.valid import Valid
 
 FAR = (61, 290, 4801)  # sizes at which it is tried again
-ENOUGH = 2000  # operations in one pass, which take about a second
+ENOUGH = 1000  # operations in one pass, which take up to a second
 
 
 class Reach:
@@ -52,7 +52,8 @@ class Reach:
         before = self.furthest[name]
         for size in self._sizes(name):
             point = {**self._base, name: size}
-            if name in self._grows and self._work(point) > ENOUGH:
+            asked = size == self.subject.near.get(name)
+            if name in self._grows and self._work(point) > ENOUGH and not asked:
                 return
             holds = self._holds(point)
             if holds is False:
@@ -104,10 +105,10 @@ class Reach:
         else:
             far = FAR[:2] if built and not _weightless(subject) else FAR
         sizes = {self._sized(name, size) for size in far}
-        if built:
-            sizes |= {self._sized(name, 0)}
-            sizes |= {subject.near[name]} if name in subject.near else set()
-        return sorted(size for size in sizes if size > max(subject.values[name]))
+        if built:  # the nearest that others divide, and what was asked for
+            sizes |= {self._sized(name, 0), self._base[name]}
+        least = max(self._base[name], max(subject.values[name]) + 1)
+        return sorted(size for size in sizes if size >= least)
 
     def _sized(self, name: str, size: int) -> int:
         """A size the model may take: a multiple of what all sizes of the fit are multiples of."""
