@@ -88,6 +88,38 @@ def test_where_two_models_cross():
     assert "the same at every size" in str(narrow.compare(narrow, "t"))
 
 
+@pytest.mark.parametrize(
+    ("difference", "wanted"),
+    [
+        ("t**3 - 6*t**2 + 11*t - 6", ["1", "2", "3"]),
+        ("n*t**3 - 3*n*t**2 + 3*n*t - 28*n", ["4"]),  # beside two that are not real
+        ("t**3 - t - 3", ["1.67169988165716"]),
+        ("t**3 + t + 1", []),
+        ("t**4 - 2*t**3", ["2"]),
+        ("t**2 - 2", ["sqrt(2)"]),
+        ("t**2 + n*t", []),
+        ("t**2 - n*t", ["n"]),
+        ("t**2 + n", []),
+    ],
+)
+def test_crossings_are_real_and_positive(difference, wanted):
+    from querykey.costs.compare import crossings
+
+    found = crossings(sympy.sympify(difference), 0, "t", "flops.forward")
+    assert [str(each) for each in found.crossings] == wanted
+    assert "I" not in str(found)
+
+
+def test_a_cubic_in_several_sizes_is_not_solved():
+    from querykey.costs.compare import crossings
+
+    with pytest.raises(
+        qk.CostError, match="has powers of `t` up to 3 beside other sizes"
+    ) as caught:
+        crossings(sympy.sympify("t**3 - n*t - 1"), 0, "t", "flops.forward")
+    assert "put the others in" in str(caught.value)
+
+
 def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
     found = json.loads(report.to_json())
     assert found["schema"] == 1
