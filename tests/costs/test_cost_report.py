@@ -252,9 +252,68 @@ def test_the_command_prints_a_table_json_or_a_page(capsys, tmp_path, monkeypatch
     assert f"What {target} costs" in file.read_text()
 
 
+def talking_target(folder, extra=""):
+    (folder / "talking.py").write_text(f"""
+import sys
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        print("made")
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x):
+        print("runs")
+        {extra}
+        return self.inner(x)
+
+def make():
+    print("makes")
+    return Model()
+""")
+    return f"{folder}/talking.py:make"
+
+
+def test_what_a_model_prints_does_not_get_into_the_json(capsys, tmp_path):
+    words = ("--input", "x=array(n,6)", "--json")
+    code, out, err = run(capsys, "cost", talking_target(tmp_path), *words)
+    assert code == 0
+    assert json.loads(out)["flops.forward"] == "72*n"
+    assert {"makes", "made", "runs"} <= {*err.split()}
+
+
+@pytest.mark.parametrize(("leave", "code_said"), [("sys.exit(3)", ": 3"), ("raise SystemExit", "")])
+def test_a_model_that_leaves_is_told_in_one_sentence(capsys, tmp_path, leave, code_said):
+    code, out, err = run(capsys, "cost", talking_target(tmp_path, leave), "--input", "x=array(n,6)")
+    assert (code, out) == (2, "")
+    said = [line for line in err.splitlines() if line.startswith("qk: ")]
+    assert len(said) == 1
+    assert f"talking.py:make` does not run: SystemExit{code_said}" in said[0]
+
+
+def test_a_model_that_leaves_in_a_pass_is_told_in_one_sentence():
+    class Leaving(nn.Linear):
+        def forward(self, x):
+            raise SystemExit(3)
+
+    with pytest.raises(qk.CostError, match=r"does not run with n=. \(SystemExit: 3\)"):
+        qk.cost(Leaving(6, 6), qk.array("n", 6))
+
+
+def test_a_builder_that_leaves_is_told_in_one_sentence():
+    def build(width):
+        raise SystemExit(3)
+
+    with pytest.raises(qk.CostError, match=r"the builder refused width=.: SystemExit: 3"):
+        qk.cost(build, qk.array("n", "width"))
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--at", "seq=²"], "`seq=²` is no size; write NAME=NUMBER"),
+        (["--input", "ids=tokens(batch,²)"], "an axis is a name or a size, not `²`"),
         (["--at", "batch=8,sq=3"], "there is no size `sq`; did you mean `seq`?"),
         (["--at", "8"], "`8` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024"),
         (["--input", "toks(a)"], "`toks(a)` is no input; write NAME=KIND(AXIS, ...)"),

@@ -46,7 +46,7 @@ def crossings(first: Any, second: Any, size: str, of: str) -> Comparison:
     return Comparison(of, size, difference, tuple(shown))
 
 
-def _positive_roots(difference: sympy.Expr, size: sympy.Symbol, of: str) -> list[sympy.Expr]:
+def _positive_roots(difference: sympy.Expr, size: sympy.Symbol, of: str) -> list[Any]:
     """Where it is 0: as numbers where only numbers are left, else in the other sizes."""
     coefficients = sympy.Poly(difference, size).all_coeffs()
     while coefficients[-1] == 0:  # 0 itself is no size
@@ -54,15 +54,15 @@ def _positive_roots(difference: sympy.Expr, size: sympy.Symbol, of: str) -> list
     reduced = [sympy.cancel(each / coefficients[0]) for each in coefficients]
     whole = sympy.Poly(reduced, size)
     if all(each.is_number for each in reduced):
-        roots = dict.fromkeys(whole.real_roots()) if whole.degree() else {}
+        roots: dict[Any, None] = dict.fromkeys(whole.real_roots()) if whole.degree() else {}
         return [_shown(root) for root in roots if root.is_positive]
     if whole.degree() > 2:
         raise CostError(
             f"`{of}` has powers of `{size}` up to {whole.degree()} beside other sizes, and is not "
             "solved for it; put the others in, as in compare(other, size, batch=8)"
         )
-    roots = sympy.roots(whole)
-    return [r for r in roots if r.is_real is not False and r.is_positive is not False]
+    found: dict[Any, int] = sympy.roots(whole)
+    return [r for r in found if r.is_real is not False and r.is_positive is not False]
 
 
 def _shown(root: sympy.Expr) -> sympy.Expr:

@@ -119,7 +119,7 @@ def _symbolic_pass(
             return tally, symbols
         except CostError:
             raise
-        except Exception as error:  # whatever a model may raise
+        except (Exception, SystemExit) as error:  # whatever a model may raise
             reason = reason or last_line(error)
     raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
 
@@ -167,7 +167,7 @@ class Counter:
                 counts = self._run(way, device, model, sizes)
             except CostError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = reason or last_line(error)
             else:
                 self.ways, self.runs = [(way, device)], way == "real"

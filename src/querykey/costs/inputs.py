@@ -67,7 +67,7 @@ def parse(words: str) -> tuple[str | None, Named]:
             f"{', '.join(KINDS)}, as in ids=tokens(batch,seq)"
         )
     axes = [axis.strip() for axis in found[3].split(",") if axis.strip()]
-    return found[1], KINDS[found[2]](*(int(a) if a.isdigit() else a for a in axes))
+    return found[1], KINDS[found[2]](*(int(a) if a.isdecimal() else a for a in axes))
 
 
 KINDS = {"tokens": tokens, "array": array, "images": images}

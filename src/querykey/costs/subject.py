@@ -178,11 +178,11 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
     try:
         with torch.device("meta"):
             model = builder(**sizes)
-    except Exception:
+    except (Exception, SystemExit):
         try:
             with random_state(0):
                 model = builder(**sizes)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CostError(f"the builder refused {said}: {last_line(error)}") from error
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
