@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import sympy
 import torch
@@ -30,6 +31,15 @@ def test_sizes_are_put_in_some_or_all(report):
     substituted = report.flops.forward.subs({report.symbols["batch"]: 3, "seq": 7})
     assert substituted == whole.flops.forward
     assert report["flops.forward"] == report.flops.forward
+
+
+def test_whole_numbers_of_other_libraries_are_sizes(report):
+    at = report.at(batch=np.int64(3), seq=np.int32(7))
+    assert at.flops.forward == report.at(batch=3, seq=7).flops.forward
+    assert json.loads(at.to_json())["at"] == {"batch": 3, "seq": 7}
+    linear, inputs = nn.Linear(6, 6), qk.array("n", 6)
+    assert str(qk.cost(linear, inputs, near={"n": np.int64(9)}).flops.forward) == "72*n"
+    assert str(qk.cost(linear, inputs, sizes={"n": np.int64(3)}).valid) == "Eq(Mod(n, 3), 0)"
 
 
 def test_plain_symbols_of_sympy_are_the_same_symbols(report):
@@ -190,6 +200,33 @@ def heads(width, count):
         ),
         (lambda r: qk.cost(small, qk.array("n"), phase="decode"), "(other phases come later)"),
         (lambda r: qk.cost(small, qk.array("n"), near={"m": 3}), "there is no size `m`"),
+        *(
+            (
+                lambda r, near=near: qk.cost(nn.Linear(6, 6), qk.array("n", 6), near={"n": near}),
+                f"`n` is a whole number of at least 2, not {near!r}",
+            )
+            for near in (1, 0, -3, "a", 2.0, True)
+        ),
+        *(
+            (
+                lambda r, said=said: qk.cost(nn.Linear(6, 6), qk.array("n", 6), sizes={"n": said}),
+                f"`n` is a whole number of at least 1, not {wrong!r}",
+            )
+            for said, wrong in ((0, 0), (-2, -2), ("a", "a"), (2.5, 2.5), ([1, 2, "a", 4], "a"))
+        ),
+        (
+            lambda r: qk.cost(nn.Linear(6, 6), qk.array("n", 6), sizes={"n": [2, 2, 2, 2]}),
+            "`n` needs at least 4 values to choose from",
+        ),
+        *(
+            (
+                lambda r, given=given: r.order(given={"batch": given}),
+                f"`batch = {given}` relates no sizes; write a product of them, as in d = h*k",
+            )
+            for given in ("seq+", "seq)", "", "seq seq", "seq.x", None)
+        ),
+        (lambda r: r.order(given={"t+": "seq"}), "`t+ = seq` relates no sizes"),
+        (lambda r: r.at(seq=2.0), "`seq` is a whole number of at least 1, not 2.0"),
         (lambda r: qk.images("n", 3), "images have 4 axes (batch, channels, height, width), not 2"),
         (lambda r: qk.array("n", 0), "an axis is a name or a size of at least 1, not 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 
 class CostError(ValueError):
     """One sentence: why no formula can be given, and what to do."""
+
+
+def whole(name: str, size: Any, least: int = 1) -> int:
+    """A size as an int, whatever kind of whole number it is."""
+    try:
+        found = None if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}")
+    return found
 
 
 @dataclass(frozen=True)
