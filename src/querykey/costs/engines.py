@@ -23,7 +23,7 @@ from querykey.costs.picks import Picks
 from querykey.costs.polynomial import Fitter, NotPolynomialError
 from querykey.costs.repeats import equal_layers
 from querykey.costs.subject import Subject, last_line
-from querykey.costs.tally import Tally
+from querykey.costs.tally import BACKWARD, FORWARD, Tally
 from querykey.costs.valid import Valid
 
 Key = tuple[str, str]
@@ -253,6 +253,7 @@ def difference(found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
     keys = [k for k in {**predicted, **counts} if predicted.get(k, 0) != counts.get(k, 0)]
     if not keys:
         return ""
+    keys.sort(key=lambda key: key[1] not in (FORWARD, BACKWARD))  # what weighs most
     path, metric = keys[0]
     said = ", ".join(f"{name}={size}" for name, size in sizes.items())
     return (
