@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 
@@ -130,7 +130,8 @@ def cost(
     html
         Write one HTML page to this file.
     """
-    with _status(f"deriving the cost of {target}"):
+    # What the model prints must not get into the JSON.
+    with _status(f"deriving the cost of {target}"), redirect_stdout(sys.stderr):
         from querykey.costs.command import cost_of_target, write_page
         from querykey.costs.render import tables
 

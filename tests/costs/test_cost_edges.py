@@ -91,7 +91,11 @@ def test_a_branch_on_a_size_limits_the_range():
 
 
 @pytest.mark.parametrize(
-    ("near", "valid", "outside"), [(10, "t >= 10, t <= 18", 30), (100, "n >= 2, t >= 100", 15)]
+    ("near", "valid", "outside"),
+    [
+        (10, "t >= 10, n <= 4801, t <= 18", 30),
+        (100, "t >= 100, n <= 4801, t <= 4801", 15),
+    ],
 )
 def test_counts_near_a_size_claim_no_more_than_was_looked_at(near, valid, outside):
     inputs = qk.array("n", "t", 6)
@@ -108,7 +112,7 @@ def test_padding_to_a_multiple_is_an_exact_ceiling_or_told_for_multiples():
     assert report.at(n=2, t=9).flops.forward == 2 * 2 * 16 * 36
     assert str(report.order("flops.forward")) == "O(n t)"
     by_counting = qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation")
-    assert str(by_counting.valid) == "t >= 8, Eq(Mod(t, 8), 0)"
+    assert str(by_counting.valid) == "t >= 8, Eq(Mod(t, 8), 0), n <= 4801, t <= 4800"
     assert by_counting.at(n=2, t=24).flops.forward == 2 * 2 * 24 * 36
     with pytest.raises(qk.CostError, match="no polynomial"):
         qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation", near={"t": 6})
@@ -277,3 +281,38 @@ def test_real_tensors_that_must_be_looked_at_are_counted():
     report = qk.cost(Masked(), (torch.zeros(5, 6), torch.ones(5)))
     assert int(report.flops.forward) == 2 * 5 * 36
     assert report.engine == "interpolation"
+
+
+class Sensitive(nn.Module):
+    """One position costs more than the formula for many says, in products or outside them."""
+
+    def __init__(self, products):
+        super().__init__()
+        self.map, self.products = nn.Linear(6, 6), products
+
+    def forward(self, x):
+        if x.size(1) == 1:
+            x = self.map(x) if self.products else torch.tanh(x)
+        return self.map(x)
+
+
+def test_a_size_of_1_that_costs_otherwise_is_named():
+    inputs = qk.array("n", "t", 6)
+    report = qk.cost(Sensitive(products=False), inputs, engine="interpolation")
+    noted = [note for note in report.notes if note.startswith("costs differ")]
+    assert len(noted) == 1
+    assert noted[0].startswith("costs differ where t is 1: at n=")
+    assert "t=1 the formula gives" in noted[0]
+
+
+def test_a_size_of_1_with_other_products_is_outside_the_range():
+    inputs = qk.array("n", "t", 6)
+    report = qk.cost(Sensitive(products=True), inputs, engine="interpolation")
+    assert str(report.valid) == "t >= 2, n <= 4801, t <= 4801"
+    assert report.at(n=1, t=2).flops.forward == 2 * 2 * 36
+
+
+def test_a_large_model_says_that_sizes_of_1_were_not_tried():
+    large = nn.Sequential(*(nn.Linear(6, 6) for _ in range(110)))
+    report = qk.cost(large, qk.array("n", 6))
+    assert "sizes of 1 were not tried, where costs may differ" in report.notes

@@ -1,5 +1,6 @@
 """Costs per module: the backward pass goes to the module whose forward made it necessary."""
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -94,3 +95,13 @@ def test_the_model_is_left_as_it_is():
     assert all(p.grad is None for p in model.parameters())
     assert model.training
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("engine", ["auto", "interpolation"])
+@pytest.mark.parametrize(
+    ("training", "forward", "backward"), [(True, "48*n", "66*n"), (False, "24*n", "42*n")]
+)
+def test_a_batch_norm_is_cheaper_with_fixed_statistics(engine, training, forward, backward):
+    norm = nn.BatchNorm1d(6).train(training)
+    flops = qk.cost(norm, qk.array("n", 6), engine=engine).flops
+    assert (str(flops.pointwise), str(flops.pointwise_backward)) == (forward, backward)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import sympy
 import torch
@@ -30,6 +31,15 @@ def test_sizes_are_put_in_some_or_all(report):
     substituted = report.flops.forward.subs({report.symbols["batch"]: 3, "seq": 7})
     assert substituted == whole.flops.forward
     assert report["flops.forward"] == report.flops.forward
+
+
+def test_whole_numbers_of_other_libraries_are_sizes(report):
+    at = report.at(batch=np.int64(3), seq=np.int32(7))
+    assert at.flops.forward == report.at(batch=3, seq=7).flops.forward
+    assert json.loads(at.to_json())["at"] == {"batch": 3, "seq": 7}
+    linear, inputs = nn.Linear(6, 6), qk.array("n", 6)
+    assert str(qk.cost(linear, inputs, near={"n": np.int64(9)}).flops.forward) == "72*n"
+    assert str(qk.cost(linear, inputs, sizes={"n": np.int64(3)}).valid) == "Eq(Mod(n, 3), 0)"
 
 
 def test_plain_symbols_of_sympy_are_the_same_symbols(report):
@@ -86,6 +96,38 @@ def test_where_two_models_cross():
         narrow.compare(qk.cost(nn.Linear(6, 7), qk.array("n", "t", 6)), "t")
     )
     assert "the same at every size" in str(narrow.compare(narrow, "t"))
+
+
+@pytest.mark.parametrize(
+    ("difference", "wanted"),
+    [
+        ("t**3 - 6*t**2 + 11*t - 6", ["1", "2", "3"]),
+        ("n*t**3 - 3*n*t**2 + 3*n*t - 28*n", ["4"]),  # beside two that are not real
+        ("t**3 - t - 3", ["1.67169988165716"]),
+        ("t**3 + t + 1", []),
+        ("t**4 - 2*t**3", ["2"]),
+        ("t**2 - 2", ["sqrt(2)"]),
+        ("t**2 + n*t", []),
+        ("t**2 - n*t", ["n"]),
+        ("t**2 + n", []),
+    ],
+)
+def test_crossings_are_real_and_positive(difference, wanted):
+    from querykey.costs.compare import crossings
+
+    found = crossings(sympy.sympify(difference), 0, "t", "flops.forward")
+    assert [str(each) for each in found.crossings] == wanted
+    assert "I" not in str(found)
+
+
+def test_a_cubic_in_several_sizes_is_not_solved():
+    from querykey.costs.compare import crossings
+
+    with pytest.raises(
+        qk.CostError, match="has powers of `t` up to 3 beside other sizes"
+    ) as caught:
+        crossings(sympy.sympify("t**3 - n*t - 1"), 0, "t", "flops.forward")
+    assert "put the others in" in str(caught.value)
 
 
 def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
@@ -158,6 +200,33 @@ def heads(width, count):
         ),
         (lambda r: qk.cost(small, qk.array("n"), phase="decode"), "(other phases come later)"),
         (lambda r: qk.cost(small, qk.array("n"), near={"m": 3}), "there is no size `m`"),
+        *(
+            (
+                lambda r, near=near: qk.cost(nn.Linear(6, 6), qk.array("n", 6), near={"n": near}),
+                f"`n` is a whole number of at least 2, not {near!r}",
+            )
+            for near in (1, 0, -3, "a", 2.0, True)
+        ),
+        *(
+            (
+                lambda r, said=said: qk.cost(nn.Linear(6, 6), qk.array("n", 6), sizes={"n": said}),
+                f"`n` is a whole number of at least 1, not {wrong!r}",
+            )
+            for said, wrong in ((0, 0), (-2, -2), ("a", "a"), (2.5, 2.5), ([1, 2, "a", 4], "a"))
+        ),
+        (
+            lambda r: qk.cost(nn.Linear(6, 6), qk.array("n", 6), sizes={"n": [2, 2, 2, 2]}),
+            "`n` needs at least 4 values to choose from",
+        ),
+        *(
+            (
+                lambda r, given=given: r.order(given={"batch": given}),
+                f"`batch = {given}` relates no sizes; write a product of them, as in d = h*k",
+            )
+            for given in ("seq+", "seq)", "", "seq seq", "seq.x", None)
+        ),
+        (lambda r: r.order(given={"t+": "seq"}), "`t+ = seq` relates no sizes"),
+        (lambda r: r.at(seq=2.0), "`seq` is a whole number of at least 1, not 2.0"),
         (lambda r: qk.images("n", 3), "images have 4 axes (batch, channels, height, width), not 2"),
         (lambda r: qk.array("n", 0), "an axis is a name or a size of at least 1, not 0"),
     ],
@@ -220,9 +289,68 @@ def test_the_command_prints_a_table_json_or_a_page(capsys, tmp_path, monkeypatch
     assert f"What {target} costs" in file.read_text()
 
 
+def talking_target(folder, extra=""):
+    (folder / "talking.py").write_text(f"""
+import sys
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        print("made")
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x):
+        print("runs")
+        {extra}
+        return self.inner(x)
+
+def make():
+    print("makes")
+    return Model()
+""")
+    return f"{folder}/talking.py:make"
+
+
+def test_what_a_model_prints_does_not_get_into_the_json(capsys, tmp_path):
+    words = ("--input", "x=array(n,6)", "--json")
+    code, out, err = run(capsys, "cost", talking_target(tmp_path), *words)
+    assert code == 0
+    assert json.loads(out)["flops.forward"] == "72*n"
+    assert {"makes", "made", "runs"} <= {*err.split()}
+
+
+@pytest.mark.parametrize(("leave", "code_said"), [("sys.exit(3)", ": 3"), ("raise SystemExit", "")])
+def test_a_model_that_leaves_is_told_in_one_sentence(capsys, tmp_path, leave, code_said):
+    code, out, err = run(capsys, "cost", talking_target(tmp_path, leave), "--input", "x=array(n,6)")
+    assert (code, out) == (2, "")
+    said = [line for line in err.splitlines() if line.startswith("qk: ")]
+    assert len(said) == 1
+    assert f"talking.py:make` does not run: SystemExit{code_said}" in said[0]
+
+
+def test_a_model_that_leaves_in_a_pass_is_told_in_one_sentence():
+    class Leaving(nn.Linear):
+        def forward(self, x):
+            raise SystemExit(3)
+
+    with pytest.raises(qk.CostError, match=r"does not run with n=. \(SystemExit: 3\)"):
+        qk.cost(Leaving(6, 6), qk.array("n", 6))
+
+
+def test_a_builder_that_leaves_is_told_in_one_sentence():
+    def build(width):
+        raise SystemExit(3)
+
+    with pytest.raises(qk.CostError, match=r"the builder refused width=.: SystemExit: 3"):
+        qk.cost(build, qk.array("n", "width"))
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--at", "seq=²"], "`seq=²` is no size; write NAME=NUMBER"),
+        (["--input", "ids=tokens(batch,²)"], "an axis is a name or a size, not `²`"),
         (["--at", "batch=8,sq=3"], "there is no size `sq`; did you mean `seq`?"),
         (["--at", "8"], "`8` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024"),
         (["--input", "toks(a)"], "`toks(a)` is no input; write NAME=KIND(AXIS, ...)"),

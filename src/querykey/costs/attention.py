@@ -41,12 +41,27 @@ class _Attention(TorchFunctionMode):
             return func(*args, **kwargs)
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
-        q, k, v = given["query"], given["key"], given["value"]
+        mask = given.get("attn_mask")
+        q, k, v = _aligned(
+            [given["query"], given["key"], given["value"]], mask, bool(given.get("enable_gqa"))
+        )
         if given.get("is_causal"):
             self.tally.hidden[fused(q, k, v), self.tally.module] += 1
         if self.kind == "math":
             return func(*args, **kwargs)
-        return _Fused.apply(self.tally, given.get("attn_mask"), q, k, v)
+        return _Fused.apply(self.tally, mask, q, k, v)
+
+
+def _aligned(tensors: list[Any], mask: Any, grouped: bool) -> list[Any]:
+    """q, k and v with the same leading axes; where heads share keys, these stay as they are."""
+    inner = 3 if grouped else 2
+    leading = [tuple(each.shape[:-inner]) for each in tensors]
+    if mask is not None:
+        leading.append(tuple(mask.shape[:-inner]))
+    if len({Shape(size_of(size) for size in axes) for axes in leading}) == 1:
+        return tensors  # comparing symbolic sizes would bind them
+    common = torch.broadcast_shapes(*leading)
+    return [each.expand(*common, *each.shape[-inner:]) for each in tensors]
 
 
 class _Fused(torch.autograd.Function):

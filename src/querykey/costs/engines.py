@@ -23,7 +23,7 @@ from querykey.costs.picks import Picks
 from querykey.costs.polynomial import Fitter, NotPolynomialError
 from querykey.costs.repeats import equal_layers
 from querykey.costs.subject import Subject, last_line
-from querykey.costs.tally import Tally
+from querykey.costs.tally import BACKWARD, FORWARD, Tally
 from querykey.costs.valid import Valid
 
 Key = tuple[str, str]
@@ -119,7 +119,7 @@ def _symbolic_pass(
             return tally, symbols
         except CostError:
             raise
-        except Exception as error:  # whatever a model may raise
+        except (Exception, SystemExit) as error:  # whatever a model may raise
             reason = reason or last_line(error)
     raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
 
@@ -138,6 +138,7 @@ class Counter:
         self.unknown: dict[str, dict[str, int]] = {}
         self.runs = False  # whether values were needed
         self.calls: set[int] = set()  # operations per pass
+        self.last = 0  # operations in the last one
 
     def without_running(self) -> Counter:
         """The same, but never with values."""
@@ -166,7 +167,7 @@ class Counter:
                 counts = self._run(way, device, model, sizes)
             except CostError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = reason or last_line(error)
             else:
                 self.ways, self.runs = [(way, device)], way == "real"
@@ -184,13 +185,15 @@ class Counter:
             mode = private.static_shapes()
             picks = Picks(sizes.__getitem__) if self.subject.picked else None
             tally = run_pass(model, inputs, sizes, mode, device, how, picks)
-            self.calls.add(sum(tally.calls.values()))
+            self.last = sum(tally.calls.values())
+            self.calls.add(self.last)
             return counts_of(tally, model, how)
         found = []
         for seed in (0, 1):
             with random_state(seed):
                 tally = run_pass(model, inputs, sizes, nullcontext(), device, how)
             found.append(counts_of(tally, model, how))
+            self.last = sum(tally.calls.values())
         self._compare(*found)
         return found[0]
 
@@ -250,6 +253,7 @@ def difference(found: Formulas, counts: dict[Key, int], sizes: Any) -> str:
     keys = [k for k in {**predicted, **counts} if predicted.get(k, 0) != counts.get(k, 0)]
     if not keys:
         return ""
+    keys.sort(key=lambda key: key[1] not in (FORWARD, BACKWARD))  # what weighs most
     path, metric = keys[0]
     said = ", ".join(f"{name}={size}" for name, size in sizes.items())
     return (

@@ -92,7 +92,7 @@ def order_of(
 def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sympy.Expr:
     """Put `name = relation` in: a product of present sizes becomes `name`, else `name` goes."""
     local = {each: sympy.Symbol(each) for each in names}
-    right: Any = sympy.parse_expr(str(relation), local_dict=local)
+    right = _parsed(name, relation, local)
     left = sympy.Symbol(name)
     factors = right.as_powers_dict()
     symbols = right.free_symbols
@@ -111,6 +111,18 @@ def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sy
         times = min(own.get(f, 0) // p for f, p in factors.items() if f.is_Symbol)
         total += term / right**times * left**times if times > 0 else term
     return total
+
+
+def _parsed(name: str, relation: Any, local: dict[str, Any]) -> Any:
+    try:
+        right = sympy.parse_expr(str(relation), local_dict=local)
+    except Exception:  # it runs as Python does, so anything may come
+        right = None
+    if not isinstance(right, sympy.Expr) or not name.isidentifier():
+        raise CostError(
+            f"`{name} = {relation}` relates no sizes; write a product of them, as in d = h*k"
+        )
+    return right
 
 
 def _power(term: Any, name: str) -> Any:

@@ -171,6 +171,20 @@ def _norm(plain: int, weight: int) -> Callable[[Call], Size]:
     return work
 
 
+def _training(call: Call) -> bool:
+    """Whether a batch norm takes its statistics from the batch: the one flag it is given."""
+    return next((each for each in call.args if isinstance(each, bool)), True)
+
+
+def _batch_norm(call: Call) -> Size:
+    return _norm(6 if _training(call) else 2, 1)(call)
+
+
+def _batch_norm_backward(call: Call) -> Size:
+    # With fixed statistics: two factors for x; x again, a product and two sums for the weights.
+    return (11 if _training(call) else 7) * count(first(call))
+
+
 def _pool(call: Call) -> Size:
     window = call.args[1] or (1,)
     return count(call.outs[0]) * math.prod(window)
@@ -202,15 +216,15 @@ WORK: dict[str, Callable[[Call], Size]] = {
     # mean, variance (3), subtract, divide
     "aten.native_layer_norm": _norm(6, 2),
     "aten.native_group_norm": _norm(6, 1),
-    "aten.native_batch_norm": _norm(6, 1),
-    "aten._native_batch_norm_legit": _norm(6, 1),
+    "aten.native_batch_norm": _batch_norm,
+    "aten._native_batch_norm_legit": _batch_norm,
     "aten._batch_norm_with_update": _norm(6, 1),
     "aten._batch_norm_no_update": _norm(2, 1),
-    "aten.cudnn_batch_norm": _norm(6, 1),
+    "aten.cudnn_batch_norm": _batch_norm,
     "aten._fused_rms_norm": _norm(3, 2),
     "aten.native_layer_norm_backward": _per_input(11),
     "aten.native_group_norm_backward": _per_input(11),
-    "aten.native_batch_norm_backward": _per_input(11),
+    "aten.native_batch_norm_backward": _batch_norm_backward,
     "aten.batch_norm_backward": _per_input(11),
     "aten._fused_rms_norm_backward": _per_input(8),
     "aten.mean": lambda call: count(first(call)) + count(call.outs[0]),

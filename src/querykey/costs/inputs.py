@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 
 class CostError(ValueError):
     """One sentence: why no formula can be given, and what to do."""
+
+
+def whole(name: str, size: Any, least: int = 1) -> int:
+    """A size as an int, whatever kind of whole number it is."""
+    try:
+        found = None if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ def parse(words: str) -> tuple[str | None, Named]:
             f"{', '.join(KINDS)}, as in ids=tokens(batch,seq)"
         )
     axes = [axis.strip() for axis in found[3].split(",") if axis.strip()]
-    return found[1], KINDS[found[2]](*(int(a) if a.isdigit() else a for a in axes))
+    return found[1], KINDS[found[2]](*(int(a) if a.isdecimal() else a for a in axes))
 
 
 KINDS = {"tokens": tokens, "array": array, "images": images}

@@ -22,7 +22,6 @@ QUICK = 300  # a pass with fewer operations is checked at more points
 # Where to look for a polynomial when there is none among small sizes: from, in steps of.
 ELSEWHERE = ((33, 1), (8, 8), (64, 64), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
-FAR = (290, 61)  # sizes at which an interpolated polynomial is tried again
 
 
 class DisagreeError(CostError):
@@ -148,6 +147,7 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
     from querykey.costs.engines import FoldedError, RefusedError, interpolated
+    from querykey.costs.reach import Reach
 
     refusals, pieces = [], []
     for place in (None, *ELSEWHERE):
@@ -174,41 +174,14 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
         least = {name: min(subject.values[name]) for name in looked}
         found.valid = found.valid.also(Valid.least(least))
         found.valid = found.valid.also(Valid.multiples(subject.steps))
-        if _check_far(subject, how, found) or subject.near:
+        reach = Reach(subject, how, found)
+        reach.tell()
+        if reach.fits or subject.near:
             return found
         pieces.append(found)
     if pieces:
         return pieces[0]
     raise refusals[0]
-
-
-def _check_far(subject: Subject, how: Options, found: Formulas) -> bool:
-    """A polynomial that fits small sizes may be one piece of many: whether larger ones deny it."""
-    from querykey.costs.engines import Counter, difference
-
-    counter = Counter(subject, how)
-    named = [name for name in subject.near if name in subject.names] or subject.moved
-    if not named:
-        return True
-    top, fits = max(max(subject.values[name]) for name in named), True
-    # Where values are needed the model really runs, and loops run long: the far point is nearer.
-    near = found.runs or found.loops
-    for far in (size for size in (FAR[1:] if near else FAR) if size > top):
-        point = {**subject.base(), **{name: far + 2 * i for i, name in enumerate(named)}}
-        point |= {name: point[name] // step * step for name, step in subject.steps.items()}
-        try:
-            wrong = difference(found, counter(point), point)
-        except CostError:  # too long for the model
-            continue
-        if not wrong:
-            found.notes.append(f"it still holds at {', '.join(f'{n}={point[n]}' for n in named)}")
-            if far != FAR[0] and not near:
-                found.valid = found.valid.also(Valid.most({n: point[n] for n in named}))
-            return fits
-        fits = False
-    most = {name: max(subject.values[name]) for name in named}
-    found.valid = found.valid.also(Valid.most(most))
-    return fits
 
 
 def _check(subject: Subject, how: Options, found: Formulas) -> None:
@@ -225,6 +198,8 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
         found.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
         if found.calls < QUICK:
             _check_at_one(subject, how, found)
+        else:
+            found.notes.append("sizes of 1 were not tried, where costs may differ")
 
 
 def _relax(subject: Subject, how: Options, found: Formulas) -> None:
@@ -265,20 +240,27 @@ def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
     """Say from which size on the formula holds: at 1, copies and broadcasts can disappear."""
     from querykey.costs.engines import Counter, difference
 
+    counter = Counter(subject, how)
     named = [name for name in subject.names if name not in subject.hyper]
-    point = {**subject.base(), **dict.fromkeys(named, 1)}
-    if not named or found.valid.broken(point):
-        return
+
+    def wrong_at_one(names: Sequence[str]) -> str:
+        point = {**subject.base(), **dict.fromkeys(names, 1)}
+        return "" if found.valid.broken(point) else difference(found, counter(point), point)
+
     try:
-        counts = Counter(subject, how)(point)
+        together = wrong_at_one(named) if named else ""
+        alone = {name: wrong_at_one([name]) for name in named} if together else {}
     except CostError:
         found.notes.append("it does not run where every size is 1")
         return
-    wrong = difference(found, counts, point)
-    if wrong and any(word in wrong for word in ("(forward", "(backward")):
-        found.valid = found.valid.also(Valid.least(dict.fromkeys(named, 2)))
-    elif wrong:
-        found.notes.append(f"sizes of 1 cost a little less: {wrong}")
+    differing = {name: wrong for name, wrong in alone.items() if wrong}
+    # It may take several sizes of 1 at once.
+    differing = differing or ({", ".join(named): together} if together else {})
+    for names, wrong in differing.items():
+        if any(word in wrong for word in ("(forward", "(backward")):
+            found.valid = found.valid.also(Valid.least(dict.fromkeys(names.split(", "), 2)))
+        else:
+            found.notes.append(f"costs differ where {names} is 1: {wrong}")
 
 
 def _compare(

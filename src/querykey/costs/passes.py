@@ -19,6 +19,7 @@ from querykey.costs.inputs import CostError, Inputs, Named
 from querykey.costs.picks import Picks
 from querykey.costs.repeats import repeated
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
+from querykey.costs.untouched import untouched
 from querykey.targets.inputs import quiet
 
 Sum = dict[Any, Any]  # a monomial (a sympy expression, or 1) to its coefficient
@@ -84,6 +85,7 @@ def run_pass(
     weights = {name: make.weight(p) for name, p in model.named_parameters()}
     buffers = {name: make.weight(b, copy=True) for name, b in model.named_buffers()}
     with ExitStack() as stack:
+        stack.enter_context(untouched(model))
         stack.enter_context(quiet())
         stack.enter_context(mode or nullcontext())
         stack.enter_context(torch.device(device))
@@ -94,12 +96,25 @@ def run_pass(
         stack.enter_context(tally.watch([*weights.values(), *make.made]))
         stack.enter_context(attention_as(how.attention, tally))
         stack.enter_context(repeated(model, tally) if repeats else nullcontext())
-        out = torch.func.functional_call(model, weights | buffers, args, kwargs)
-        loss = _loss(out, how, tally)
-        if how.backward:
-            tally.phase = BACKWARD
-            loss.backward()
+        step = _Step(model, how, tally)
+        swapped = {f"model.{name}": each for name, each in (weights | buffers).items()}
+        torch.func.functional_call(step, swapped, args, kwargs)
     return tally
+
+
+class _Step(nn.Module):
+    """Forward and backward in one call: what backward computes again needs the same weights."""
+
+    def __init__(self, model: nn.Module, how: Options, tally: Tally):
+        super().__init__()
+        self.model, self.how, self.tally = model, how, tally
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        out = self.model(*args, **kwargs)
+        loss = _loss(out, self.how, self.tally)
+        if self.how.backward:
+            self.tally.phase = BACKWARD
+            loss.backward()
 
 
 def counts_of(

@@ -11,7 +11,7 @@ import sympy
 
 from querykey.costs.compare import Comparison, crossings
 from querykey.costs.expressions import Order, Sum, add_sum, expression, order_of
-from querykey.costs.inputs import CostError
+from querykey.costs.inputs import CostError, whole
 from querykey.costs.valid import Valid
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Report:
 
     def at(self, **sizes: int) -> Report:
         """The same report with these sizes put in; values without a free size are ints."""
-        self._check(sizes)
+        sizes = self._checked(sizes)
         broken = self.valid.broken({**self.sizes, **sizes})
         if broken:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -113,7 +113,7 @@ class Report:
         """Where the cost of this model and of another cross as one size grows."""
         first, second = (each.at(**_known(each, sizes)) for each in (self, other))
         if size not in {**first.symbols, **second.symbols}:
-            self._check({size: 1})
+            self._checked({size: 1})
         return crossings(first[of], second[of], size, of)
 
     def training_bytes(self, optimizer: str = "adamw") -> NotComputed:
@@ -146,17 +146,15 @@ class Report:
 
         return as_text(self)
 
-    def _check(self, sizes: Mapping[str, Any]) -> None:
+    def _checked(self, sizes: Mapping[str, Any]) -> dict[str, int]:
         from querykey.targets.target import suggest
 
-        for name, size in sizes.items():
+        for name in sizes:
             if name not in self.symbols:
                 have = ", ".join(self.symbols) or "none is free"
                 hint = suggest(name, self.symbols)
                 raise CostError(f"there is no size `{name}`{hint} (the sizes: {have})")
-            least = 0 if name in self.picked else 1
-            if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}")
+        return {n: whole(n, size, 0 if n in self.picked else 1) for n, size in sizes.items()}
 
 
 VALUES = (

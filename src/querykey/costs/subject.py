@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.costs.inputs import CostError, Inputs
+from querykey.costs.inputs import CostError, Inputs, whole
 from querykey.costs.passes import random_state
 
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
@@ -32,14 +32,17 @@ class Subject:
         self.given = given
         self.hyper = [] if isinstance(given, nn.Module) else _arguments(given, inputs)
         self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
-        self.near = dict(near)
+        for name in [*sizes, *near]:
+            self.check_name(name)
+        # Of what goes in, a size of 1 is too special to stand for others.
+        self.near = {n: whole(n, size, 1 if n in self.hyper else 2) for n, size in near.items()}
+        sizes = {name: _step_or_list(name, said) for name, said in sizes.items()}
         self.said = {*sizes}
+        self.listed = {name for name, said in sizes.items() if not isinstance(said, int)}
         self.steps = {name: step for name, step in sizes.items() if isinstance(step, int)}
         self.steps = {name: step for name, step in self.steps.items() if name not in self.hyper}
         self._fixed = {*sizes, *near}
         self._models: dict[tuple[int, ...], nn.Module] = {}
-        for name in [*sizes, *near]:
-            self.check_name(name)
         self.values = self._choose(dict(sizes))
         base = self.model(self.base())
         self.inputs = inputs.limited(_vocabulary(base))
@@ -142,6 +145,13 @@ class Subject:
         return None
 
 
+def _step_or_list(name: str, said: Any) -> int | list[int]:
+    """What the user says about a size: it is a multiple of a number, or one of a list."""
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        return list(dict.fromkeys(whole(name, each) for each in said))
+    return whole(name, said)
+
+
 def _subsets(names: list[str]) -> list[set[str] | None]:
     """None for plain values, then every choice of sizes that others divide."""
     subsets = [
@@ -177,11 +187,11 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
     try:
         with torch.device("meta"):
             model = builder(**sizes)
-    except Exception:
+    except (Exception, SystemExit):
         try:
             with random_state(0):
                 model = builder(**sizes)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CostError(f"the builder refused {said}: {last_line(error)}") from error
     if not isinstance(model, nn.Module):
         kind = type(model).__name__

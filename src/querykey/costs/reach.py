@@ -1,0 +1,122 @@
+"""How far an interpolated formula holds: a polynomial that fits small sizes may be one piece of
+many, so it is counted again at sizes far away, one by one and all together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from querykey.costs import private
+from querykey.costs.engines import Counter, Formulas, difference
+from querykey.costs.inputs import CostError
+from querykey.costs.passes import Options
+from querykey.costs.subject import FINE, Subject
+from querykey.costs.valid import Valid
+
+FAR = (61, 290, 4801)  # sizes at which it is tried again
+ENOUGH = 1000  # operations in one pass, which take up to a second
+
+
+class Reach:
+    """The furthest confirmed size of every name, and which names were denied, and where."""
+
+    def __init__(self, subject: Subject, how: Options, found: Formulas):
+        self.subject, self.found = subject, found
+        self.furthest = {name: max(subject.values[name]) for name in subject.names}
+        self.denied: dict[str, int] = {}
+        self._base = subject.base()
+        self._counter = Counter(subject, how)
+        self._counter(self._base)
+        self._calls = self._most = self._counter.last
+        self._grows: set[str] = set()  # names of which larger sizes take more operations
+        for name in subject.names:
+            self._climb(name)
+        self._meet()
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing denied it that a look elsewhere could mend."""
+        near = self.found.runs or self.found.loops  # too slow to look elsewhere for what is far
+        return not any(
+            name in self.subject.moved and not (near and size > FAR[0])
+            for name, size in self.denied.items()
+        )
+
+    def tell(self) -> None:
+        """Put the bounds into the formula's range."""
+        self.found.valid = self.found.valid.also(Valid.most(self.furthest))
+
+    def _climb(self, name: str) -> None:
+        """Go further with one size, the others being at their first choice."""
+        before = self.furthest[name]
+        for size in self._sizes(name):
+            point = {**self._base, name: size}
+            asked = size == self.subject.near.get(name)
+            if name in self._grows and self._work(point) > ENOUGH and not asked:
+                return
+            holds = self._holds(point)
+            if holds is False:
+                self.denied[name] = size
+            if not holds:
+                return
+            if self._counter.last > self._calls:
+                self._grows.add(name)
+            self.furthest[name] = max(size, before)
+
+    def _meet(self) -> None:
+        """All sizes far at once, or less far, or as far as the fit itself went."""
+        fitted = {name: max(values) for name, values in self.subject.values.items()}
+        for most in reversed(FAR):
+            point = {
+                n: max(min(s, self._sized(n, most)), fitted[n]) for n, s in self.furthest.items()
+            }
+            if point == fitted:
+                break
+            if self._work(point) <= max(ENOUGH, self._most) and self._holds(point):
+                self.furthest = point
+                said = ", ".join(f"{name}={size}" for name, size in point.items())
+                self.found.notes.append(f"it still holds at {said}")
+                return
+        self.furthest = fitted
+
+    def _holds(self, point: Mapping[str, int]) -> bool | None:
+        """Whether the counts at a point are the formula's; None where the model does not run."""
+        try:
+            counts = self._counter(point)
+        except CostError:  # too long for the model
+            return None
+        self._most = max(self._most, self._counter.last)
+        return not difference(self.found, counts, point)
+
+    def _work(self, point: Mapping[str, int]) -> float:
+        """About how many operations a pass takes at a point."""
+        return self._calls * math.prod(point[n] / self._base[n] for n in self._grows)
+
+    def _sizes(self, name: str) -> list[int]:
+        """Where to look, from near to far; nowhere where the user listed all sizes there are."""
+        subject = self.subject
+        if name in subject.listed:
+            return []
+        built = name in subject.hyper
+        # What really runs, or has memory, has its limits.
+        if self.found.runs or private.symbolic_shapes() is None:
+            far = FAR[:1]
+        else:
+            far = FAR[:2] if built and not _weightless(subject) else FAR
+        sizes = {self._sized(name, size) for size in far}
+        if built:  # the nearest that others divide, and what was asked for
+            sizes |= {self._sized(name, 0), self._base[name]}
+        least = max(self._base[name], max(subject.values[name]) + 1)
+        return sorted(size for size in sizes if size >= least)
+
+    def _sized(self, name: str, size: int) -> int:
+        """A size the model may take: a multiple of what all sizes of the fit are multiples of."""
+        values = self.subject.values[name]
+        unit = math.lcm(*FINE) if values == list(FINE) else math.gcd(*values)
+        return max(size // unit, 1) * unit
+
+
+def _weightless(subject: Subject) -> bool:
+    model = subject.model(subject.base())
+    return all(p.is_meta for p in model.parameters())

@@ -1,0 +1,67 @@
+"""Fused attention whose operands are broadcast against each other."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import querykey as qk
+
+
+class Perceiver(nn.Module):
+    """Five learned queries, the same for every row of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, 2, 5, 4))
+        self.keys_and_values, self.out = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x):
+        k, v = self.keys_and_values(x).unflatten(-1, (2, 8)).transpose(1, 2).chunk(2, -1)
+        return self.out(scaled_dot_product_attention(self.queries, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("attention", ["math", "flash"])
+@pytest.mark.parametrize("engine", ["auto", "interpolation"])
+def test_learned_queries_are_counted_for_every_row(attention, engine):
+    report = qk.cost(Perceiver(), qk.array("n", "t", 8), attention=attention, engine=engine)
+    assert str(report.flops.forward) == "416*n*t + 640*n"
+
+
+class Attend(nn.Module):
+    """Attention with shapes as they are given, and a weight so that there is a gradient."""
+
+    def __init__(self, causal=False, grouped=False):
+        super().__init__()
+        self.scale, self.causal, self.grouped = nn.Parameter(torch.ones(())), causal, grouped
+
+    def forward(self, q, k, v, mask=None):
+        return scaled_dot_product_attention(
+            q * self.scale, k, v, mask, is_causal=self.causal, enable_gqa=self.grouped
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        (Attend(), [("n", 3, "t", 4), (1, 3, 7, 4), (1, 1, 7, 4)]),
+        (Attend(), [("t", 4), ("n", 3, 7, 4), (3, 7, 4)]),
+        (Attend(), [("n", 3, "t", 4), ("n", 3, 7, 4), ("n", 3, 7, 4), ("t", 7)]),
+        (Attend(causal=True), [(1, 3, "t", 4), ("n", 3, "t", 4), ("n", 3, "t", 4)]),
+        (Attend(grouped=True), [("n", 6, "t", 4), (1, 3, 7, 4), ("n", 3, 7, 4)]),
+    ],
+)
+def test_leading_axes_are_broadcast_alike_both_ways(model, shapes):
+    inputs = tuple(qk.array(*shape) for shape in shapes)
+    fused, products = (qk.cost(model, inputs, attention=kind) for kind in ("flash", "math"))
+    assert fused.flops.forward == products.flops.forward
+    assert fused.flops.visible == products.flops.visible
+    assert {s.name for s in fused.flops.forward.free_symbols} == {"n", "t"}
+
+
+def test_a_mask_per_row_makes_fused_attention_run_per_row():
+    shapes = [(1, 3, "t", 4), (1, 3, 7, 4), (1, 3, 7, 4), ("n", 1, "t", 7)]
+    inputs = tuple(qk.array(*shape) for shape in shapes)
+    assert str(qk.cost(Attend(), inputs).flops.forward) == "336*n*t"
+    # As products, the scores are the same for every row, and only what follows them is not.
+    assert str(qk.cost(Attend(), inputs, attention="math").flops.forward) == "168*n*t + 168*t"

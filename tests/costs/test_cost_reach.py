@@ -1,0 +1,91 @@
+"""An interpolated formula claims no size beyond the furthest at which it was counted."""
+
+import pytest
+import torch
+from torch import nn
+
+import querykey as qk
+
+
+class Recent(nn.Module):
+    """A loop over tokens, each of which sees the last few of a window."""
+
+    def __init__(self, window):
+        super().__init__()
+        self.map, self.window = nn.Linear(6, 6), window
+
+    def forward(self, x):
+        out = []
+        for t in range(x.size(1)):
+            seen = x[:, max(0, t + 1 - self.window) : t + 1]
+            out.append((self.map(x[:, t : t + 1]) @ seen.mT) @ seen)
+        return torch.cat(out, 1)
+
+    def by_hand(self, n, t):
+        pairs = sum(min(i + 1, self.window) for i in range(t))
+        return n * (t * 2 * 36 + pairs * 2 * 2 * 6)
+
+
+def test_a_window_beyond_the_sizes_that_were_tried_is_no_wrong_number():
+    model = Recent(70)
+    report = qk.cost(model, qk.array("n", "t", 6))
+    assert report.engine == "interpolation"
+    assert report.valid.upper_bounds()["t"] == 61
+    assert report.at(n=2, t=61).flops.forward == model.by_hand(2, 61)
+    with pytest.raises(qk.CostError, match="outside the range of this formula \\(t <= 61\\)"):
+        report.at(n=2, t=120)
+
+
+def test_a_branch_on_the_batch_is_found():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.more = nn.LSTM(6, 6, batch_first=True), nn.Linear(6, 6)
+
+        def forward(self, x):
+            out = self.inner(x)[0]
+            return self.more(out) if x.size(0) > 16 else out
+
+    report = qk.cost(Branching(), qk.array("n", "t", 6))
+    assert report.engine == "interpolation"
+    assert report.valid.upper_bounds()["n"] <= 16
+    with pytest.raises(qk.CostError, match="outside the range of this formula \\(n <="):
+        report.at(n=20, t=5)
+
+
+def test_a_branch_in_a_builder_is_found():
+    def build(width):
+        layers = [nn.Linear(width, width)]
+        return nn.Sequential(*layers, *([nn.Linear(width, width)] if width > 64 else []))
+
+    report = qk.cost(build, qk.array("n", "width"))
+    assert report.valid.upper_bounds()["width"] == 61
+    with pytest.raises(qk.CostError, match="outside the range of this formula \\(width <= 61\\)"):
+        report.at(n=2, width=128)
+    assert report.at(n=2, width=60).flops.forward == 2 * 2 * 60 * 60
+
+
+def test_what_holds_far_away_is_told_as_far():
+    def build(width, layers):
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+    report = qk.cost(build, qk.array("n", "width"))
+    assert report.valid.upper_bounds() == {"n": 4801, "width": 4801, "layers": 61}
+    assert "it still holds at n=4801, width=4801, layers=61" in report.notes
+    assert report.at(n=3, width=4096, layers=48).flops.forward == 48 * 2 * 3 * 4096**2
+
+
+def test_sizes_that_are_listed_are_all_there_are():
+    report = qk.cost(lambda width: nn.Linear(width, 6), qk.array("n", "width"),
+                     sizes={"width": [4, 8, 16, 32, 64]})  # fmt: skip
+    assert report.valid.upper_bounds() == {"n": 4801, "width": 64}
+
+
+def test_a_builder_is_asked_for_a_size_further_away():
+    def build(width, heads):
+        assert width % heads == 0
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(heads)))
+
+    assert qk.cost(build, qk.array("n", "width")).valid.upper_bounds()["heads"] == 24
+    far = qk.cost(build, qk.array("n", "width"), near={"width": 320, "heads": 32})
+    assert far.at(n=2, width=320, heads=32).flops.forward == 32 * 2 * 2 * 320**2
