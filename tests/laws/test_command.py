@@ -10,6 +10,7 @@ from querykey.laws import Limits, check_all
 from querykey.laws.command import exit_code, expand
 from querykey.laws.law import Finding
 from querykey.laws.report import Report
+from querykey.laws.store import question
 
 MODELS = textwrap.dedent(
     """
@@ -139,9 +140,63 @@ def test_a_stored_run_goes_on_where_it_ended(models, tmp_path):
     first = check_all([name], laws=["purity"], store=store)
     with store.open("a") as file:
         file.write('{"cut short')
-    models.write_text("raise RuntimeError('must not be imported again')")
     again = check_all([name], laws=["purity"], store=store)
-    assert again[0].as_json() == first[0].as_json()
+    assert again[0].as_json() == first[0].as_json()  # its seconds too: it was not run again
+    assert check_all([name], laws=["determinism"], store=store)[0].laws[0].law == "determinism"
+    lines = store.read_text().splitlines()
+    assert [json.loads(line)["laws"][0]["law"] for line in (lines[0], lines[2])] == [
+        "purity", "determinism",
+    ]  # fmt: skip
+    assert len(lines) == 3
+
+
+def test_a_stored_report_does_not_vouch_for_another_question(models, tmp_path):
+    store, name = tmp_path / "run.jsonl", f"{models}:lawful"
+    asked = {"laws": ["causality.perturb"], "store": store}
+    assert check_all([name], laws=["purity"], store=store)[0].violations == []
+    assert check_all([name], **asked)[0].laws[0].verdict == "holds"
+    assert check_all([name], seed=1, **asked)[0].seed == 1
+    models.write_text(MODELS.replace("Layer(0), Layer(0)", "Layer(0), Layer(1)"))
+    assert check_all([name], **asked)[0].laws[0].verdict == "violated"
+
+
+def test_an_edited_file_beside_the_target_is_another_question(tmp_path, monkeypatch):
+    parts, whole = tmp_path / "parts_of_a_model.py", tmp_path / "whole_model.py"
+    whole.write_text("from parts_of_a_model import make")
+    parts.write_text("def make(): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    for target in (f"{whole}:make", "whole_model:make"):
+        before = question(target, [], 0, "both")
+        assert question(target, [], 0, "both") == before
+        parts.write_text(parts.read_text() + "  # edited")
+        assert question(target, [], 0, "both") != before
+
+
+def test_a_store_that_cannot_be_one_is_refused_and_left_alone(models, capsys, tmp_path):
+    latin, source = tmp_path / "latin.jsonl", tmp_path / "source.py"
+    latin.write_bytes("Schlüssel".encode("latin-1"))
+    source.write_text("print(1)\n3\n")
+    for file, sentence in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "none" / "run.jsonl", "there is no folder"),
+        (latin, "not text in UTF-8"),
+        (source, "holds no report"),
+    ]:
+        before = file.read_bytes() if file.is_file() else b""
+        code, out, err = run(capsys, "check", f"{models}:lawful", "--store", file)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert sentence in err
+        assert before == (file.read_bytes() if file.is_file() else b"")
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(capsys, tmp_path):
+    for page, sentence in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "none" / "page.html", "there is no folder"),
+    ]:
+        code, out, err = run(capsys, "check", "decoder", "--html", page)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert sentence in err
 
 
 def test_broken_comes_before_failed():

@@ -6,7 +6,6 @@ costs its own time alone.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import resource
@@ -17,10 +16,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from querykey.laws.check import choose
 from querykey.laws.law import Finding
 from querykey.laws.report import Report, versions
+from querykey.laws.store import Store, question
 from querykey.laws.table import LAWS
 
+WEIGHTS = "both"
 SECONDS, MEBIBYTES = 120.0, 6144
 
 
@@ -59,7 +61,11 @@ def check_all(
     limits: Limits | None = None,
     store: str | Path | None = None,
 ) -> list[Report]:
-    """Check every target, each in a worker with limits; `store` makes an ended run go on later."""
+    """Check every target, each in a worker with limits; `store` makes an ended run go on later.
+
+    A report in the store counts while the target's file, the laws, the seed and the versions of
+    what is installed are those it was made with.
+    """
     names = list(targets)
     made = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
     return [made[name] for name in names]
@@ -76,11 +82,13 @@ def stream(
 ) -> Iterator[Report]:
     """Reports as they are finished."""
     waiting = list(dict.fromkeys(targets))
-    chosen = None if laws is None else list(laws)
-    done = _stored(store)
-    for name in [name for name in waiting if name in done]:
-        waiting.remove(name)
-        yield done[name]
+    chosen = [law.name for law in choose(laws)]
+    kept = None if store is None else Store(store)
+    asked = {name: question(name, chosen, seed, WEIGHTS) for name in waiting if kept}
+    for name in list(asked):
+        if kept and (report := kept.find(asked[name])):
+            waiting.remove(name)
+            yield report
     _load(waiting)
     context = multiprocessing.get_context("fork")
     count = workers or min(os.cpu_count() or 1, 8)
@@ -90,7 +98,8 @@ def stream(
             while waiting and len(active) < count:
                 active.append(_start(context, waiting.pop(0), chosen, seed))
             for report in _progress(active, limits or Limits(), seed, tell):
-                _keep(store, report)
+                if kept:
+                    kept.keep(asked[report.target], report)
                 yield report
     finally:
         for worker in active:
@@ -108,7 +117,7 @@ def _load(targets: list[str]) -> None:
         huggingface.preload()
 
 
-def _start(context: Any, target: str, laws: list[str] | None, seed: int) -> _Worker:
+def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
     process.start()
@@ -116,7 +125,7 @@ def _start(context: Any, target: str, laws: list[str] | None, seed: int) -> _Wor
     return _Worker(target, process, ours)
 
 
-def _work(pipe: Connection, target: str, laws: list[str] | None, seed: int) -> None:
+def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
     """In the worker: send each finding, then the report, or the sentence that says why not."""
     import sys
 
@@ -129,7 +138,7 @@ def _work(pipe: Connection, target: str, laws: list[str] | None, seed: int) -> N
         os.dup2(nowhere.fileno(), 2)
         try:
             report = run_check(
-                target, None, None, laws, "both", seed, lambda f: pipe.send(("law", f.as_json()))
+                target, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
             )
             pipe.send(("report", report.as_json()))
         except TargetError as error:
@@ -201,23 +210,3 @@ def _end(worker: _Worker) -> None:
         worker.process.kill()
     worker.process.join()
     worker.pipe.close()
-
-
-def _stored(store: str | Path | None) -> dict[str, Report]:
-    """Reports of an earlier run, one per line; a line cut short by a kill is left out."""
-    if store is None or not Path(store).exists():
-        return {}
-    found = {}
-    for line in Path(store).read_text(encoding="utf-8").splitlines():
-        try:
-            report = Report.from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError):
-            continue
-        found[report.target] = report
-    return found
-
-
-def _keep(store: str | Path | None, report: Report) -> None:
-    if store is not None:
-        with open(store, "a", encoding="utf-8") as file:
-            file.write(json.dumps(report.as_json()) + "\n")
