@@ -173,6 +173,31 @@ def test_features_are_tried_in_the_precision_of_the_weights():
     assert check(model).law("batch.others").verdict == "holds"
 
 
+class TurnedRound(Faulty):
+    """An encoder that hides the real tokens, so that in a row without padding none is seen."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.place = nn.Parameter(torch.randn(64, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids, key_padding_mask=None):
+        x = self.embed(ids) + self.place[: ids.shape[1]]
+        hidden = None if key_padding_mask is None else ~key_padding_mask
+        weighed = self.has("weights are asked for")
+        mixed = self.attention(x, x, x, key_padding_mask=hidden, need_weights=weighed)[0]
+        return self.head(x + mixed)
+
+
+@pytest.mark.parametrize("fault", ["", "weights are asked for"])  # zeros, and NaN
+def test_seeing_nothing_does_not_make_a_decoder(fault):
+    report = check(TurnedRound(fault))
+    assert report.kind == "encoder"
+    assert {f.law for f in report.violations} - {"masked-row"} == {
+        "padding.right", "padding.gradient",
+    }  # fmt: skip
+
+
 MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
 
 
