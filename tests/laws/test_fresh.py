@@ -158,6 +158,39 @@ def test_a_small_leak_is_no_tie(seed):
     assert "violated" in verdicts
 
 
+class Fused(Faulty):
+    """One projection for queries, keys and values, a padding token, and units that may sleep."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.embed = nn.Embedding(WORDS, WIDTH, padding_idx=0)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 96), nn.Linear(96, WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if self.has("values are detached"):
+            v = v.detach()
+        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+        weights = (q @ k.mT / WIDTH).masked_fill(~seen, -math.inf).softmax(-1)
+        x = x + (weights.detach() if self.has("weights are detached") else weights) @ v
+        return self.head(x + self.down(F.relu(self.up(x) - 1.5)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("values are detached", "24 of the 72 rows of qkv.weight, from 48 on,"),
+        ("weights are detached", "48 of the 72 rows of qkv.weight, from 0 on,"),
+    ],
+)
+def test_a_part_of_a_fused_weight_that_never_learns_is_found(fault, words):
+    finding = check(Fused(fault), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert (finding.verdict, finding.module) == ("violated", "qkv")
+    assert finding.note == f"{words} are used but get no gradient"
+
+
 class BestKeys(Faulty):
     """Only the four best visible keys count, so that fewer tokens raise."""
 
@@ -218,7 +251,7 @@ def test_seeing_nothing_does_not_make_a_decoder(fault):
     assert {f.law for f in report.violations} == {"padding.right", "padding.gradient"}
 
 
-MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
+MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, Fused, BestKeys)
 
 
 @pytest.mark.parametrize("kind", MODELS)
