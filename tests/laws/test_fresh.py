@@ -248,7 +248,55 @@ class TurnedRound(Faulty):
 def test_seeing_nothing_does_not_make_a_decoder(fault):
     report = check(TurnedRound(fault))
     assert report.kind == "encoder"
-    assert {f.law for f in report.violations} == {"padding.right", "padding.gradient"}
+    assert {(f.law, f.module) for f in report.violations} == {
+        ("padding.right", "(model)"), ("padding.gradient", "(model)"),
+    }  # fmt: skip
+
+
+class Stacked(Faulty):
+    """torch's own stacks in a module of ours: what is done to the mask is done by `middle`."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.middle = Middle(fault)
+
+    def forward(self, ids, source, src_key_padding_mask=None):
+        return self.head(self.middle(self.embed(ids), self.embed(source), src_key_padding_mask))
+
+
+class Middle(nn.Module):
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+        self.there = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True),
+            2,
+            enable_nested_tensor=False,
+        )
+        self.back = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(WIDTH, 4, 48, batch_first=True), 2
+        )
+
+    def forward(self, x, source, mask):
+        turned = mask is not None and self.fault == "the mask is turned round"
+        inside = None if self.fault == "the encoder is told nothing" else ~mask if turned else mask
+        across = None if self.fault == "the decoder is told nothing" else mask
+        memory = self.there(source, src_key_padding_mask=inside)
+        return self.back(x, memory, memory_key_padding_mask=across)
+
+
+def test_handing_the_mask_on_is_lawful():
+    assert check(Stacked()).violations == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["the mask is turned round", "the encoder is told nothing", "the decoder is told nothing"],
+)
+@pytest.mark.parametrize("law", ["padding.right", "padding.gradient"])
+def test_who_loses_a_padding_mask_is_blamed_and_not_torch(fault, law):
+    finding = check(Stacked(fault), laws=[law]).law(law)
+    assert (finding.verdict, finding.module) == ("violated", "middle")
 
 
 MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, Fused, BestKeys)
