@@ -47,6 +47,8 @@ MODELS = textwrap.dedent(
                 self.held.append(torch.ones(64, 1024, 1024))
             if self.kind == "dies":
                 os._exit(7)
+            if self.kind == "leaves" or (self.kind == "tires" and self.calls > 2):
+                raise SystemExit("enough")
             if self.kind == "raises":
                 raise RuntimeError("not today")
             return self.embed(ids)
@@ -54,6 +56,9 @@ MODELS = textwrap.dedent(
     def hangs(): return Trouble("hangs")
     def eats(): return Trouble("eats")
     def dies(): return Trouble("dies")
+    def leaves(): return Trouble("leaves")
+    def tires(): return Trouble("tires")
+    def never(): raise SystemExit("no time")
     def raises(): return Trouble("raises")
     """
 )
@@ -132,6 +137,22 @@ def test_a_target_that_hangs_eats_or_dies_costs_itself_alone(models):
     assert "not today" in reports[3].laws[0].note
     assert verdicts[4] == {"holds"}
     assert [report.target for report in reports] == names
+
+
+@pytest.mark.parametrize("name", ["leaves", "tires"])
+def test_what_was_built_and_then_left_is_no_bad_call(models, capsys, name):
+    code, out, err = run(capsys, "check", f"{models}:{name}", "--law", "purity", "--json")
+    made = json.loads(out)[0]
+    assert (code, err) == (3, "")
+    assert made["built"]
+    assert [(f["law"], f["verdict"]) for f in made["laws"]] == [("purity", "error")]
+    assert "SystemExit: enough" in made["laws"][0]["note"]
+
+
+def test_what_leaves_while_it_is_built_is_not_built(models, capsys):
+    code, out, err = run(capsys, "check", f"{models}:never", "--law", "purity", "--json")
+    assert (code, json.loads(out)[0]["built"]) == (2, False)
+    assert "never() raised SystemExit: no time" in err
 
 
 def test_a_stored_run_goes_on_where_it_ended(models, tmp_path):

@@ -11,16 +11,17 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from querykey.laws.check import choose
+from querykey.laws.check import as_subject, choose, run_check
 from querykey.laws.law import Finding
 from querykey.laws.report import Report, versions
 from querykey.laws.store import Store, question
-from querykey.laws.table import LAWS
+from querykey.targets import TargetError
+from querykey.targets.target import last_line
 
 WEIGHTS = "both"
 SECONDS, MEBIBYTES = 120.0, 6144
@@ -41,6 +42,8 @@ class _Worker:
     target: str
     process: Any
     pipe: Connection
+    laws: list[str]
+    built: bool = False
     began: float = field(default_factory=time.monotonic)
     findings: list[Finding] = field(default_factory=list)
 
@@ -122,32 +125,36 @@ def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
     process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(target, process, ours)
+    return _Worker(target, process, ours, laws)
 
 
 def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
-    """In the worker: send each finding, then the report, or the sentence that says why not."""
+    """In the worker: say that it is built, send each finding, then the report, or why not."""
     import sys
-
-    from querykey.laws.check import run_check
-    from querykey.targets import TargetError
 
     # A model that prints must not write into the table.
     with open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stderr = nowhere
         os.dup2(nowhere.fileno(), 2)
         try:
-            report = run_check(
-                target, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
-            )
-            pipe.send(("report", report.as_json()))
+            pipe.send(("report", _report(pipe, target, laws, seed).as_json()))
         except TargetError as error:
-            pipe.send(("refused", str(error)))
-        except BaseException as error:
-            words = " ".join(str(error).split())
-            pipe.send(("refused", f"`{target}`: {type(error).__name__}: {words}"[:400]))
+            pipe.send(("ended", str(error)))
+        except BaseException as error:  # SystemExit too: it may end its worker, and no more
+            pipe.send(("ended", f"`{target}`: {last_line(error)}"[:400]))
         pipe.close()
     os._exit(0)
+
+
+def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report:
+    """Build, then run; whoever listens knows how far it came."""
+    began = time.monotonic()
+    subject = as_subject(target, None, None)
+    pipe.send(("built", None))
+    report = run_check(
+        subject, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
+    )
+    return replace(report, seconds=time.monotonic() - began)
 
 
 def _progress(
@@ -172,17 +179,19 @@ def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) 
         worker.process.join(1)
         code = worker.process.exitcode
         return _unfinished(worker, seed, "error", f"its process ended by itself (exit code {code})")
+    if kind == "report":
+        return Report.from_json(content)
+    if kind == "ended":
+        if not worker.built:
+            return _unbuilt(worker, seed, content)
+        return _unfinished(worker, seed, "error", content)
+    if kind == "built":
+        worker.built = True
     if kind == "law":
         finding = Finding(**content)
         worker.findings.append(finding)
         tell(worker.target, finding)
-        return None
-    if kind == "report":
-        return Report.from_json(content)
-    return Report(
-        worker.target, "unknown", [], False, time.monotonic() - worker.began, seed,
-        versions=versions(), note=content,
-    )  # fmt: skip
+    return None
 
 
 def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
@@ -197,12 +206,17 @@ def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
 def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
     """The findings so far, and the verdict on the rest."""
     tried = {finding.law for finding in worker.findings}
-    rest = [Finding(law.name, verdict, note=note) for law in LAWS if law.name not in tried]
+    rest = [Finding(name, verdict, note=note) for name in worker.laws if name not in tried]
     spent = time.monotonic() - worker.began
     return Report(
         worker.target, "unknown", [*worker.findings, *rest], True, spent, seed,
         versions=versions(), note=note,
     )  # fmt: skip
+
+
+def _unbuilt(worker: _Worker, seed: int, note: str) -> Report:
+    spent = time.monotonic() - worker.began
+    return Report(worker.target, "unknown", [], False, spent, seed, versions=versions(), note=note)
 
 
 def _end(worker: _Worker) -> None:
