@@ -191,6 +191,19 @@ def test_a_part_of_a_fused_weight_that_never_learns_is_found(fault, words):
     assert finding.note == f"{words} are used but get no gradient"
 
 
+class Restless(Faulty):
+    """Its dropout acts whatever the mode."""
+
+    def forward(self, ids):
+        return self.head(F.dropout(self.embed(ids), 0.5))
+
+
+def test_dropout_left_on_is_one_breach():
+    report = check(Restless())
+    assert [f.law for f in report.violations] == ["determinism"]
+    assert report.law("dtype.agree").verdict == "not-applicable"
+
+
 class BestKeys(Faulty):
     """Only the four best visible keys count, so that fewer tokens raise."""
 
