@@ -98,6 +98,8 @@ def test_a_bad_call_is_one_sentence(models, capsys, tmp_path):
         (["check"], "qk: name at least one TARGET"),
         (["check", "decoder", "--law", "casuality"], "qk: no law is called `casuality`"),
         (["check", "decoder", "--baseline", wrong.with_name("none.json")], "is no baseline"),
+        (["check", "decoder", "--baseline", wrong], "is no baseline"),
+        (["check", "decodr"], "qk: no preset is called `decodr`; did you mean `decoder`?"),
         (["check", "hf:zzz*"], "qk: no Hugging Face architecture with a text head matches"),
     ]:
         code, out, err = run(capsys, *words)
@@ -218,6 +220,11 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(capsys, t
         code, out, err = run(capsys, "check", "decoder", "--html", page)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert sentence in err
+
+
+def test_what_was_not_built_is_said_to_be_so_and_to_break_nothing():
+    unbuilt = Report("d", "unknown", [], built=False, note="no such thing")
+    assert str(unbuilt).split("\n") == ["d (unknown): not built", "no such thing"]
 
 
 def test_broken_comes_before_failed():

@@ -109,6 +109,8 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
         return set()
     try:
         reports = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(reports, list):
+            raise TypeError("it holds no list")
         return {
             (report["target"], finding["law"])
             for report in reports
@@ -162,6 +164,8 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
     from querykey.show import stdout
 
     console = stdout()
+    if len(reports) == 1 and not reports[0].built:
+        return  # the exit says why, and there is no more to say
     if len(reports) == 1:
         for part in reports[0].parts():
             console.print(part)
