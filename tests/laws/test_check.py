@@ -297,6 +297,18 @@ def test_assert_lawful_is_for_test_suites():
         assert_lawful(stack(0, 1))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # importing torch's compiler warns
+def test_a_compiled_model_is_seen_through():
+    plain, compiled = check(stack(0, 1)), check(torch.compile(stack(0, 1)))
+    assert compiled.target == "Sequential"
+    assert [(f.law, f.verdict, f.module) for f in compiled.laws] == [
+        (f.law, f.verdict, f.module) for f in plain.laws
+    ]
+    told = Subject(torch.compile(stack(0, 1)), causal=True)
+    assert check(told, laws=["causality.perturb"]).violations[0].module == "2"
+
+
 def test_a_law_of_ones_own():
     law = Law(
         "mine.size",
@@ -314,6 +326,7 @@ def test_a_law_of_ones_own():
     ("words", "call"),
     [
         ("no law is called `casuality`", lambda: check(stack(0), laws=["casuality"])),
+        ("no law is called ``", lambda: check(stack(0), laws=[""])),
         ("kind is one of", lambda: check(stack(0), kind="decodr")),
         ("weights is random, own or both", lambda: check(stack(0), weights="mine")),
     ],
@@ -321,6 +334,20 @@ def test_a_law_of_ones_own():
 def test_a_wrong_call_is_told(words, call):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("laws", [[3], 3, [None]])
+def test_a_law_that_is_no_name_is_told(laws):
+    with pytest.raises(TypeError, match=r"a law is a name or a Law, not (3|None)"):
+        check(stack(0), laws=laws)
+
+
+def test_laws_are_chosen_by_how_their_names_begin():
+    names = [f.law for f in check(stack(0), laws=["caus", "batch.a", "*.gradient"]).laws]
+    assert names == [
+        "causality.perturb", "causality.gradient", "causality.prefix", "batch.alone",
+        "padding.gradient",
+    ]  # fmt: skip
 
 
 def test_the_lift_turns_float32_into_float64_and_stills_dropout():

@@ -10,6 +10,7 @@ from querykey.laws import Limits, check_all
 from querykey.laws.command import exit_code, expand
 from querykey.laws.law import Finding
 from querykey.laws.report import Report
+from querykey.laws.store import question
 
 MODELS = textwrap.dedent(
     """
@@ -46,6 +47,8 @@ MODELS = textwrap.dedent(
                 self.held.append(torch.ones(64, 1024, 1024))
             if self.kind == "dies":
                 os._exit(7)
+            if self.kind == "leaves" or (self.kind == "tires" and self.calls > 2):
+                raise SystemExit("enough")
             if self.kind == "raises":
                 raise RuntimeError("not today")
             return self.embed(ids)
@@ -53,6 +56,9 @@ MODELS = textwrap.dedent(
     def hangs(): return Trouble("hangs")
     def eats(): return Trouble("eats")
     def dies(): return Trouble("dies")
+    def leaves(): return Trouble("leaves")
+    def tires(): return Trouble("tires")
+    def never(): raise SystemExit("no time")
     def raises(): return Trouble("raises")
     """
 )
@@ -92,6 +98,8 @@ def test_a_bad_call_is_one_sentence(models, capsys, tmp_path):
         (["check"], "qk: name at least one TARGET"),
         (["check", "decoder", "--law", "casuality"], "qk: no law is called `casuality`"),
         (["check", "decoder", "--baseline", wrong.with_name("none.json")], "is no baseline"),
+        (["check", "decoder", "--baseline", wrong], "is no baseline"),
+        (["check", "decodr"], "qk: no preset is called `decodr`; did you mean `decoder`?"),
         (["check", "hf:zzz*"], "qk: no Hugging Face architecture with a text head matches"),
     ]:
         code, out, err = run(capsys, *words)
@@ -133,15 +141,90 @@ def test_a_target_that_hangs_eats_or_dies_costs_itself_alone(models):
     assert [report.target for report in reports] == names
 
 
+@pytest.mark.parametrize("name", ["leaves", "tires"])
+def test_what_was_built_and_then_left_is_no_bad_call(models, capsys, name):
+    code, out, err = run(capsys, "check", f"{models}:{name}", "--law", "purity", "--json")
+    made = json.loads(out)[0]
+    assert (code, err) == (3, "")
+    assert made["built"]
+    assert [(f["law"], f["verdict"]) for f in made["laws"]] == [("purity", "error")]
+    assert "SystemExit: enough" in made["laws"][0]["note"]
+
+
+def test_what_leaves_while_it_is_built_is_not_built(models, capsys):
+    code, out, err = run(capsys, "check", f"{models}:never", "--law", "purity", "--json")
+    assert (code, json.loads(out)[0]["built"]) == (2, False)
+    assert "never() raised SystemExit: no time" in err
+
+
 def test_a_stored_run_goes_on_where_it_ended(models, tmp_path):
     store = tmp_path / "run.jsonl"
     name = f"{models}:lawful"
     first = check_all([name], laws=["purity"], store=store)
     with store.open("a") as file:
         file.write('{"cut short')
-    models.write_text("raise RuntimeError('must not be imported again')")
     again = check_all([name], laws=["purity"], store=store)
-    assert again[0].as_json() == first[0].as_json()
+    assert again[0].as_json() == first[0].as_json()  # its seconds too: it was not run again
+    assert check_all([name], laws=["determinism"], store=store)[0].laws[0].law == "determinism"
+    lines = store.read_text().splitlines()
+    assert [json.loads(line)["laws"][0]["law"] for line in (lines[0], lines[2])] == [
+        "purity", "determinism",
+    ]  # fmt: skip
+    assert len(lines) == 3
+
+
+def test_a_stored_report_does_not_vouch_for_another_question(models, tmp_path):
+    store, name = tmp_path / "run.jsonl", f"{models}:lawful"
+    asked = {"laws": ["causality.perturb"], "store": store}
+    assert check_all([name], laws=["purity"], store=store)[0].violations == []
+    assert check_all([name], **asked)[0].laws[0].verdict == "holds"
+    assert check_all([name], seed=1, **asked)[0].seed == 1
+    models.write_text(MODELS.replace("Layer(0), Layer(0)", "Layer(0), Layer(1)"))
+    assert check_all([name], **asked)[0].laws[0].verdict == "violated"
+
+
+def test_an_edited_file_beside_the_target_is_another_question(tmp_path, monkeypatch):
+    parts, whole = tmp_path / "parts_of_a_model.py", tmp_path / "whole_model.py"
+    whole.write_text("from parts_of_a_model import make")
+    parts.write_text("def make(): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    for target in (f"{whole}:make", "whole_model:make"):
+        before = question(target, [], 0, "both")
+        assert question(target, [], 0, "both") == before
+        parts.write_text(parts.read_text() + "  # edited")
+        assert question(target, [], 0, "both") != before
+
+
+def test_a_store_that_cannot_be_one_is_refused_and_left_alone(models, capsys, tmp_path):
+    latin, source = tmp_path / "latin.jsonl", tmp_path / "source.py"
+    latin.write_bytes("Schlüssel".encode("latin-1"))
+    source.write_text("print(1)\n3\n")
+    for file, sentence in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "none" / "run.jsonl", "there is no folder"),
+        (latin, "not text in UTF-8"),
+        (source, "holds no report"),
+    ]:
+        before = file.read_bytes() if file.is_file() else b""
+        code, out, err = run(capsys, "check", f"{models}:lawful", "--store", file)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert sentence in err
+        assert before == (file.read_bytes() if file.is_file() else b"")
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(capsys, tmp_path):
+    for page, sentence in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "none" / "page.html", "there is no folder"),
+    ]:
+        code, out, err = run(capsys, "check", "decoder", "--html", page)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert sentence in err
+
+
+def test_what_was_not_built_is_said_to_be_so_and_to_break_nothing():
+    unbuilt = Report("d", "unknown", [], built=False, note="no such thing")
+    assert str(unbuilt).split("\n") == ["d (unknown): not built", "no such thing"]
 
 
 def test_broken_comes_before_failed():

@@ -136,6 +136,74 @@ class Plain(Faulty):
         return {"logits": self.head(x + mixed.transpose(1, 2).flatten(2)), "attentions": None}
 
 
+class Faint(Faulty):
+    """Later tokens are made unlikely, not hidden."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        ahead = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        return self.head(x + (q @ k.mT / 2 + ahead * -20.0).softmax(-1) @ v)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_small_leak_is_no_tie(seed):
+    torch.manual_seed(0)
+    verdicts = {f.verdict for f in check(Faint(), laws=["causality"], seed=seed).laws}
+    assert verdicts <= {"violated", "holds"}
+    assert "violated" in verdicts
+
+
+class Fused(Faulty):
+    """One projection for queries, keys and values, a padding token, and units that may sleep."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.embed = nn.Embedding(WORDS, WIDTH, padding_idx=0)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 96), nn.Linear(96, WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if self.has("values are detached"):
+            v = v.detach()
+        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril()
+        weights = (q @ k.mT / WIDTH).masked_fill(~seen, -math.inf).softmax(-1)
+        x = x + (weights.detach() if self.has("weights are detached") else weights) @ v
+        return self.head(x + self.down(F.relu(self.up(x) - 1.5)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("values are detached", "24 of the 72 rows of qkv.weight, from 48 on,"),
+        ("weights are detached", "48 of the 72 rows of qkv.weight, from 0 on,"),
+    ],
+)
+def test_a_part_of_a_fused_weight_that_never_learns_is_found(fault, words):
+    finding = check(Fused(fault), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert (finding.verdict, finding.module) == ("violated", "qkv")
+    assert finding.note == f"{words} are used but get no gradient"
+
+
+class Restless(Faulty):
+    """Its dropout acts whatever the mode."""
+
+    def forward(self, ids):
+        return self.head(F.dropout(self.embed(ids), 0.5))
+
+
+def test_dropout_left_on_is_one_breach():
+    report = check(Restless())
+    assert [f.law for f in report.violations] == ["determinism"]
+    assert report.law("dtype.agree").verdict == "not-applicable"
+
+
 class BestKeys(Faulty):
     """Only the four best visible keys count, so that fewer tokens raise."""
 
@@ -173,7 +241,78 @@ def test_features_are_tried_in_the_precision_of_the_weights():
     assert check(model).law("batch.others").verdict == "holds"
 
 
-MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, BestKeys)
+class TurnedRound(Faulty):
+    """An encoder that hides the real tokens, so that in a row without padding none is seen."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.place = nn.Parameter(torch.randn(64, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, ids, key_padding_mask=None):
+        x = self.embed(ids) + self.place[: ids.shape[1]]
+        hidden = None if key_padding_mask is None else ~key_padding_mask
+        weighed = self.has("weights are asked for")
+        mixed = self.attention(x, x, x, key_padding_mask=hidden, need_weights=weighed)[0]
+        return self.head(x + mixed)
+
+
+@pytest.mark.parametrize("fault", ["", "weights are asked for"])  # zeros, and NaN
+def test_seeing_nothing_does_not_make_a_decoder(fault):
+    report = check(TurnedRound(fault))
+    assert report.kind == "encoder"
+    assert {(f.law, f.module) for f in report.violations} == {
+        ("padding.right", "(model)"), ("padding.gradient", "(model)"),
+    }  # fmt: skip
+
+
+class Stacked(Faulty):
+    """torch's own stacks in a module of ours: what is done to the mask is done by `middle`."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.middle = Middle(fault)
+
+    def forward(self, ids, source, src_key_padding_mask=None):
+        return self.head(self.middle(self.embed(ids), self.embed(source), src_key_padding_mask))
+
+
+class Middle(nn.Module):
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+        self.there = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True),
+            2,
+            enable_nested_tensor=False,
+        )
+        self.back = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(WIDTH, 4, 48, batch_first=True), 2
+        )
+
+    def forward(self, x, source, mask):
+        turned = mask is not None and self.fault == "the mask is turned round"
+        inside = None if self.fault == "the encoder is told nothing" else ~mask if turned else mask
+        across = None if self.fault == "the decoder is told nothing" else mask
+        memory = self.there(source, src_key_padding_mask=inside)
+        return self.back(x, memory, memory_key_padding_mask=across)
+
+
+def test_handing_the_mask_on_is_lawful():
+    assert check(Stacked()).violations == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["the mask is turned round", "the encoder is told nothing", "the decoder is told nothing"],
+)
+@pytest.mark.parametrize("law", ["padding.right", "padding.gradient"])
+def test_who_loses_a_padding_mask_is_blamed_and_not_torch(fault, law):
+    finding = check(Stacked(fault), laws=[law]).law(law)
+    assert (finding.verdict, finding.module) == ("violated", "middle")
+
+
+MODELS = (StateSpace, Recurrent, Tutorial, Cross, Pooled, Plain, Fused, BestKeys)
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -60,6 +60,15 @@ def test_a_factory_in_a_file_that_imports_its_neighbour(file, tmp_path):
     assert target.run(target.example(batch=2, length=3)).shape == (2, 3, 5)
 
 
+def test_a_model_that_its_file_has_built_is_taken_as_it_is(file):
+    path = file(
+        "from torch import nn\nmodel = nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 30))"
+    )
+    target = build(f"{path}:model")
+    assert isinstance(target.model, nn.Sequential)
+    assert target.run(target.example(batch=3, length=5)).shape == (3, 5, 30)
+
+
 def test_a_factory_in_a_package():
     target = build("querykey.targets.presets:encoder")
     assert target.run(target.example()).shape == (2, 7, 128)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from querykey.laws.comparison import Comparison
+from querykey.laws.handed import loser_of_mask
 from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Run, Trial
@@ -49,6 +50,9 @@ def blame(specimen: Specimen, trial: Trial) -> Blame | None:
         suspects = [(sides[0], trial.first, call)]
         suspects += [(sides[1], trial.second, twin) for twin in twins]
         for recorder, run, each in suspects:
+            loser = loser_of_mask(specimen, run, recorder, each)
+            if loser:
+                return describe(loser)
             shown = [t for t in each.inputs if hides_enough(specimen, run, t) is False]
             fine = [t for t in each.inputs if hides_enough(specimen, run, t)]
             if trial.second.chunks and each is not call:
@@ -100,7 +104,7 @@ def blame_exception(specimen: Specimen, run: Run) -> Blame | None:
 
 
 def _record(specimen: Specimen, run: Run) -> Recorder:
-    recorder = Recorder()
+    recorder = Recorder(keep_arguments=True)
     with torch.no_grad():
         specimen.answer(run, recorder)
     return recorder

@@ -42,7 +42,7 @@ def check(
 
     `model` is a module, a Subject that says more about one, or a target's name. `kind` says what it
     is meant to be (decoder, encoder, encoder-decoder, vision) where trying could mislead. `laws`
-    are names, prefixes of names (`causality`), or Law values of your own; None means all.
+    are names, beginnings of names (`causal`), or Law values of your own; None means all.
     """
     return run_check(model, example, kind, laws, weights, seed, lambda finding: None)
 
@@ -88,12 +88,15 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
         target = build(model)
         model = Subject(target.model, name=model)
     if isinstance(model, nn.Module):
+        model = uncompiled(model)
         model = Subject(model, name=type(model).__name__)
     if not isinstance(model, Subject):
         raise TypeError(
             f"check takes a torch.nn.Module, a Subject or a target's name, "
             f"not a {type(model).__name__}"
         )
+    if isinstance(model.forward, nn.Module):
+        model = replace(model, forward=uncompiled(model.forward))
     if not model.name:
         model = replace(model, name=type(model.model).__name__)
     if example is not None:
@@ -101,6 +104,12 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
     if kind is not None and model.causal is None:
         model = replace(model, causal=KINDS[kind])
     return model
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that torch.compile was given: hooks and copies see nothing of what it made."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def prepare(subject: Subject, seed: int = 0) -> Specimen:
@@ -127,14 +136,16 @@ def choose(laws: Iterable[str | Law] | None) -> list[Law]:
     if laws is None:
         return list(LAWS)
     wanted: list[Law] = []
-    for each in [laws] if isinstance(laws, str) else laws:
+    for each in laws if isinstance(laws, Iterable) and not isinstance(laws, str) else [laws]:
         if isinstance(each, Law):
             wanted.append(each)
             continue
+        if not isinstance(each, str):
+            raise TypeError(f"a law is a name or a Law, not {each!r}")
         found = [
             law
             for law in LAWS
-            if fnmatch.fnmatchcase(law.name, each) or law.name.startswith(f"{each}.")
+            if fnmatch.fnmatchcase(law.name, each) or (each and law.name.startswith(each))
         ]
         if not found:
             names = [law.name for law in LAWS]

@@ -14,6 +14,7 @@ from querykey.laws.check import choose
 from querykey.laws.law import Finding
 from querykey.laws.many import stream
 from querykey.laws.report import Report, explained
+from querykey.laws.store import StoreError, unwritable
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 
@@ -36,21 +37,40 @@ def run_command(
         choose(laws)
     except ValueError as error:
         raise BadCallError(str(error)) from error
+    reason = "" if html is None else unwritable(html)
+    if reason:
+        raise BadCallError(f"no page can be written to `{html}`: {reason}")
     names = expand(targets)
-    show = _Live(names, quiet=as_json)
-    with show:
-        made = {}
-        for report in stream(names, laws, store=store, tell=show.tell):
-            made[report.target] = report
-            show.done(report)
-    reports = [made[name] for name in dict.fromkeys(names)]
+    try:
+        reports = _checked(names, laws, store, quiet=as_json)
+    except StoreError as error:
+        raise BadCallError(str(error)) from error
     if as_json:
         print(json.dumps([report.as_json() for report in reports], indent=1))
     else:
         _print(reports, known)
     if html is not None:
-        html.write_text(as_page(reports), encoding="utf-8")
+        _write(html, as_page(reports))
     return exit_code(reports, known)
+
+
+def _checked(
+    names: list[str], laws: list[str] | None, store: Path | None, quiet: bool
+) -> list[Report]:
+    """A report per name, with the live table meanwhile."""
+    made = {}
+    with _Live(names, quiet) as show:
+        for report in stream(names, laws, store=store, tell=show.tell):
+            made[report.target] = report
+            show.done(report)
+    return [made[name] for name in dict.fromkeys(names)]
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadCallError(f"`{file}` cannot be written: {error.strerror}") from error
 
 
 def exit_code(reports: Iterable[Report], known: set[tuple[str, str]]) -> int:
@@ -89,6 +109,8 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
         return set()
     try:
         reports = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(reports, list):
+            raise TypeError("it holds no list")
         return {
             (report["target"], finding["law"])
             for report in reports
@@ -142,6 +164,8 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
     from querykey.show import stdout
 
     console = stdout()
+    if len(reports) == 1 and not reports[0].built:
+        return  # the exit says why, and there is no more to say
     if len(reports) == 1:
         for part in reports[0].parts():
             console.print(part)

@@ -24,6 +24,10 @@ LEAVES = (
 )  # fmt: skip
 
 
+class NothingSeenError(ValueError):
+    """Answers that are not finite: who depends on whom cannot be seen through that."""
+
+
 @dataclass(frozen=True)
 class Intent:
     """Meant to be causal or not, why we think so, and what speaks against it."""
@@ -45,7 +49,10 @@ def find_intent(specimen: Specimen) -> Intent:
         return told
     if not specimen.anatomy.sequential:
         return Intent(False, "it gives no answer per position")
-    back, ahead = influence(specimen, Setting())
+    try:
+        back, ahead = influence(specimen, Setting())
+    except NothingSeenError as error:
+        return Intent(False, str(error))
     if not ahead.any():
         if not back.any():
             return Intent(False, "no position looks at another")
@@ -70,6 +77,8 @@ def influence(specimen: Specimen, setting: Setting) -> tuple[torch.Tensor, torch
         except Exception:  # some models have room for few rows
             rows = [specimen.take_rows(changed, [row]) for row in range(length + 1)]
             answer = torch.cat([specimen.answer(Run(row, setting)) for row in rows])
+    if not answer.isfinite().all():
+        raise NothingSeenError("its answers are not finite, and do not show who looks where")
     gap = (answer[1:] - answer[:1]).flatten(2).abs().amax(-1) / answer[0].pow(2).mean().sqrt()
     gap = torch.where(gap > specimen.threshold, gap, 0.0).mT  # (answer i, token j)
     return gap.tril(-1), gap.triu(1)
@@ -120,10 +129,12 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
         return Intent(True, f"{causal} of its {causal + open_} token-mixing modules are causal")
     for setting in _variants(specimen):
         try:
-            if not influence(specimen, setting)[1].any():
-                return Intent(True, f"it does not look ahead with {setting}")
+            back, ahead = influence(specimen, setting)
         except Exception:
             continue
+        # Where nobody looks at anybody, as behind a mask turned round, nothing is told.
+        if back.any() and not ahead.any():
+            return Intent(True, f"it does not look ahead with {setting}")
     code = code_says(specimen.bench.model)
     if code:
         return Intent(True, code)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from querykey.laws.bench import Setting
 from querykey.laws.blame import Blame, blame, describe
 from querykey.laws.derivative import RefusalError
@@ -13,7 +15,7 @@ from querykey.laws.law import Finding, Law
 from querykey.laws.limitations import by_design, limitation
 from querykey.laws.recorder import Call
 from querykey.laws.reproduction import reproduction
-from querykey.laws.specimen import Specimen
+from querykey.laws.specimen import FLOORS, Specimen
 from querykey.laws.trial import Outcome, Trial, conduct
 from querykey.targets.target import last_line
 
@@ -157,7 +159,12 @@ def _blamed(specimen: Specimen, outcome: Outcome) -> Blame | None:
 
 
 def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
-    """Whether the same trial passes with other weights and other tokens, twice."""
+    """Whether the same trial shows rounding alone with other weights and other tokens, twice.
+
+    What stays far above the floor is a leak, however small: a tie is gone altogether.
+    """
+    floor = max(specimen.floor, torch.finfo(specimen.bench.dtype).eps)
+    rounding = min(FLOORS * floor, specimen.threshold)
     for seed in RESEEDED:
         bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={}, shaken=True)
         other = replace(specimen, bench=bench, drawn={}, known={})
@@ -165,6 +172,6 @@ def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
             trials = [t for t in _outcomes(other, law, worst.base, []) if t.note == worst.note]
         except Exception:
             return False
-        if any(each.deviation > specimen.threshold for each in trials):
+        if any(not each.deviation <= rounding for each in trials):
             return False
     return True

@@ -18,6 +18,7 @@ from querykey.laws.law import Law
 from querykey.laws.limitations import by_design
 from querykey.laws.outputs import answers
 from querykey.laws.recorder import Recorder
+from querykey.laws.silence import Silence
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Outcome, Run, deviation
 
@@ -28,11 +29,11 @@ def has_weights(specimen: Specimen) -> str:
 
 
 def reaches(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """Some answer depends on every parameter of every module that runs."""
+    """Some answer depends on every parameter of every module that runs, and on all that is used."""
     twin = specimen.bench.twin(setting)
     alive: set[str] = set()
     ran: set[str] = set()
-    recorder = Recorder()
+    recorder, silence = Recorder(), Silence()
     for seed, mode in ((0, False), (1, False), (0, True)):
         recorder = Recorder()
         setting = replace(setting, train=mode)
@@ -45,6 +46,7 @@ def reaches(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
             continue
         backward(torch.stack([part.double() for part in parts]).sum())
         alive |= {n for n, p in trained(twin) if p.grad is not None and bool((p.grad != 0).any())}
+        silence.listen(twin)
         ran |= {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
     twin.zero_grad(set_to_none=True)
     setting = replace(setting, train=False)
@@ -53,12 +55,25 @@ def reaches(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     free = [n for n in guilty if by_design(specimen, "gradient.reaches", n.rpartition(".")[0])]
     guilty = [n for n in guilty if n not in free] or guilty  # what nobody vouches for comes first
     if not guilty:
-        yield Outcome(0.0, None, setting)
+        yield _in_part(specimen, setting, silence)
         return
     owner = _last_dead(guilty, alive, [call.path for call in recorder.done])
     found = Blame(owner or "(model)", source_of(twin.get_submodule(owner)))
     note = f"{guilty[0]} is used but gets no gradient ({len(guilty)} such)"
     yield Outcome(1.0, None, setting, {}, None, note, found)
+
+
+def _in_part(specimen: Specimen, setting: Setting, silence: Silence) -> Outcome:
+    """All parameters are reached; is each of them as a whole?"""
+    found = [(name.rpartition(".")[0], what) for name, what in silence.broken_by(specimen, setting)]
+    # What nobody vouches for comes first.
+    found.sort(key=lambda each: bool(by_design(specimen, "gradient.reaches", each[0])))
+    if not found:
+        return Outcome(0.0, None, setting)
+    owner, what = found[0]
+    module = Blame(owner or "(model)", source_of(specimen.bench.model.get_submodule(owner)))
+    note = f"{what} are used but get no gradient"
+    return Outcome(1.0, None, setting, {}, None, note, module)
 
 
 def _last_dead(guilty: list[str], alive: set[str], order: list[str]) -> str:

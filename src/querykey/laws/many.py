@@ -6,21 +6,24 @@ costs its own time alone.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from querykey.laws.check import as_subject, choose, run_check
 from querykey.laws.law import Finding
 from querykey.laws.report import Report, versions
-from querykey.laws.table import LAWS
+from querykey.laws.store import Store, question
+from querykey.targets import TargetError
+from querykey.targets.target import last_line
 
+WEIGHTS = "both"
 SECONDS, MEBIBYTES = 120.0, 6144
 
 
@@ -39,6 +42,8 @@ class _Worker:
     target: str
     process: Any
     pipe: Connection
+    laws: list[str]
+    built: bool = False
     began: float = field(default_factory=time.monotonic)
     findings: list[Finding] = field(default_factory=list)
 
@@ -59,7 +64,11 @@ def check_all(
     limits: Limits | None = None,
     store: str | Path | None = None,
 ) -> list[Report]:
-    """Check every target, each in a worker with limits; `store` makes an ended run go on later."""
+    """Check every target, each in a worker with limits; `store` makes an ended run go on later.
+
+    A report in the store counts while the target's file, the laws, the seed and the versions of
+    what is installed are those it was made with.
+    """
     names = list(targets)
     made = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
     return [made[name] for name in names]
@@ -76,11 +85,13 @@ def stream(
 ) -> Iterator[Report]:
     """Reports as they are finished."""
     waiting = list(dict.fromkeys(targets))
-    chosen = None if laws is None else list(laws)
-    done = _stored(store)
-    for name in [name for name in waiting if name in done]:
-        waiting.remove(name)
-        yield done[name]
+    chosen = [law.name for law in choose(laws)]
+    kept = None if store is None else Store(store)
+    asked = {name: question(name, chosen, seed, WEIGHTS) for name in waiting if kept}
+    for name in list(asked):
+        if kept and (report := kept.find(asked[name])):
+            waiting.remove(name)
+            yield report
     _load(waiting)
     context = multiprocessing.get_context("fork")
     count = workers or min(os.cpu_count() or 1, 8)
@@ -90,7 +101,8 @@ def stream(
             while waiting and len(active) < count:
                 active.append(_start(context, waiting.pop(0), chosen, seed))
             for report in _progress(active, limits or Limits(), seed, tell):
-                _keep(store, report)
+                if kept:
+                    kept.keep(asked[report.target], report)
                 yield report
     finally:
         for worker in active:
@@ -108,37 +120,41 @@ def _load(targets: list[str]) -> None:
         huggingface.preload()
 
 
-def _start(context: Any, target: str, laws: list[str] | None, seed: int) -> _Worker:
+def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(target, process, ours)
+    return _Worker(target, process, ours, laws)
 
 
-def _work(pipe: Connection, target: str, laws: list[str] | None, seed: int) -> None:
-    """In the worker: send each finding, then the report, or the sentence that says why not."""
+def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
+    """In the worker: say that it is built, send each finding, then the report, or why not."""
     import sys
-
-    from querykey.laws.check import run_check
-    from querykey.targets import TargetError
 
     # A model that prints must not write into the table.
     with open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stderr = nowhere
         os.dup2(nowhere.fileno(), 2)
         try:
-            report = run_check(
-                target, None, None, laws, "both", seed, lambda f: pipe.send(("law", f.as_json()))
-            )
-            pipe.send(("report", report.as_json()))
+            pipe.send(("report", _report(pipe, target, laws, seed).as_json()))
         except TargetError as error:
-            pipe.send(("refused", str(error)))
-        except BaseException as error:
-            words = " ".join(str(error).split())
-            pipe.send(("refused", f"`{target}`: {type(error).__name__}: {words}"[:400]))
+            pipe.send(("ended", str(error)))
+        except BaseException as error:  # SystemExit too: it may end its worker, and no more
+            pipe.send(("ended", f"`{target}`: {last_line(error)}"[:400]))
         pipe.close()
     os._exit(0)
+
+
+def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report:
+    """Build, then run; whoever listens knows how far it came."""
+    began = time.monotonic()
+    subject = as_subject(target, None, None)
+    pipe.send(("built", None))
+    report = run_check(
+        subject, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
+    )
+    return replace(report, seconds=time.monotonic() - began)
 
 
 def _progress(
@@ -163,17 +179,19 @@ def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) 
         worker.process.join(1)
         code = worker.process.exitcode
         return _unfinished(worker, seed, "error", f"its process ended by itself (exit code {code})")
+    if kind == "report":
+        return Report.from_json(content)
+    if kind == "ended":
+        if not worker.built:
+            return _unbuilt(worker, seed, content)
+        return _unfinished(worker, seed, "error", content)
+    if kind == "built":
+        worker.built = True
     if kind == "law":
         finding = Finding(**content)
         worker.findings.append(finding)
         tell(worker.target, finding)
-        return None
-    if kind == "report":
-        return Report.from_json(content)
-    return Report(
-        worker.target, "unknown", [], False, time.monotonic() - worker.began, seed,
-        versions=versions(), note=content,
-    )  # fmt: skip
+    return None
 
 
 def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
@@ -188,7 +206,7 @@ def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
 def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
     """The findings so far, and the verdict on the rest."""
     tried = {finding.law for finding in worker.findings}
-    rest = [Finding(law.name, verdict, note=note) for law in LAWS if law.name not in tried]
+    rest = [Finding(name, verdict, note=note) for name in worker.laws if name not in tried]
     spent = time.monotonic() - worker.began
     return Report(
         worker.target, "unknown", [*worker.findings, *rest], True, spent, seed,
@@ -196,28 +214,13 @@ def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
     )  # fmt: skip
 
 
+def _unbuilt(worker: _Worker, seed: int, note: str) -> Report:
+    spent = time.monotonic() - worker.began
+    return Report(worker.target, "unknown", [], False, spent, seed, versions=versions(), note=note)
+
+
 def _end(worker: _Worker) -> None:
     if worker.process.is_alive():
         worker.process.kill()
     worker.process.join()
     worker.pipe.close()
-
-
-def _stored(store: str | Path | None) -> dict[str, Report]:
-    """Reports of an earlier run, one per line; a line cut short by a kill is left out."""
-    if store is None or not Path(store).exists():
-        return {}
-    found = {}
-    for line in Path(store).read_text(encoding="utf-8").splitlines():
-        try:
-            report = Report.from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError):
-            continue
-        found[report.target] = report
-    return found
-
-
-def _keep(store: str | Path | None, report: Report) -> None:
-    if store is not None:
-        with open(store, "a", encoding="utf-8") as file:
-            file.write(json.dumps(report.as_json()) + "\n")

@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from querykey.laws import padding, sweeps
+from querykey.laws.basics import determinism
 from querykey.laws.batch import whole_rows
 from querykey.laws.bench import Inputs, Setting
 from querykey.laws.blame import blame_exception
 from querykey.laws.law import Law
 from querykey.laws.lift import duplicate, randomise, rounded
 from querykey.laws.specimen import Specimen
-from querykey.laws.trial import Outcome, Run
+from querykey.laws.trial import Outcome, Run, conduct
 from querykey.targets.target import last_line
 
 ROOM = 16.0  # times what rounding every module's output does
@@ -24,11 +25,16 @@ SLACK = {torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # and 
 
 
 def casts(specimen: Specimen) -> str:
-    """To models with weights, where float64 can judge."""
+    """To models with weights that answer alike twice, where float64 can judge."""
     if not any(p.is_floating_point() for p in specimen.bench.model.parameters()):
         return "it has no weights to cast"
     if not specimen.bench.wide:
         return "it refuses float64, so there is nothing to compare with"
+    if any(
+        not conduct(specimen, trial).deviation <= specimen.threshold
+        for trial in determinism(specimen, Setting())
+    ):
+        return "the same call gives another answer, which looks like an error of rounding"
     return ""
 
 

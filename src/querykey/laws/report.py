@@ -89,10 +89,12 @@ class Report:
 
         count, nothing = len(self.violations), self.untried
         verdict = f"{count} law{'s' if count != 1 else ''} broken" if count else "no law broken"
-        if nothing is not None:
+        if not self.built:
+            verdict = "not built"
+        elif nothing is not None:
             verdict = "no law could be tried"
         elif self.failed:
-            verdict += ", but not all could be tried" if self.built else ": not built"
+            verdict += ", but not all could be tried"
         shown: list[Any] = [Text(f"{self.target} ({self.kind}): {verdict}", style="bold")]
         if said := self.note or nothing:
             shown.append(Text(said))

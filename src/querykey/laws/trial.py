@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +42,11 @@ class Cells:
         if self.columns is None or answer.dim() < 2:
             return answer[rows]
         return answer[rows, torch.tensor(self.columns, dtype=torch.long)]
+
+    def where(self, chosen: Sequence[bool]) -> Cells:
+        """Those of them that are chosen."""
+        columns = None if self.columns is None else tuple(compress(self.columns, chosen))
+        return Cells(tuple(compress(self.rows, chosen)), columns)
 
     def __len__(self) -> int:
         return len(self.rows)

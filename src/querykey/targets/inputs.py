@@ -85,7 +85,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     for inputs in _guesses(model, names):
         try:
             trial(model, inputs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a model that leaves is still built
             tried, reason = tried + 1, f"{type(error).__name__}: {' '.join(str(error).split())}"
         else:
             return inputs, ""

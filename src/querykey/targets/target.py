@@ -121,7 +121,7 @@ WHAT = (
 
 
 def _python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Call the factory at `file.py:factory` or `package.module:factory`."""
+    """Call what `file.py:factory` or `package.module:factory` names, or take the model there."""
     from torch import nn
 
     from querykey.targets.inputs import find_inputs
@@ -142,6 +142,8 @@ def _python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], str]:
 
 
 def _factory(name: str, source: str, attribute: str) -> Callable[[], Any]:
+    from torch import nn
+
     try:
         module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
     except FileNotFoundError as error:
@@ -155,6 +157,8 @@ def _factory(name: str, source: str, attribute: str) -> Callable[[], Any]:
         hint = suggest(attribute, callables)
         raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{hint}")
     factory = getattr(module, attribute)
+    if isinstance(factory, nn.Module):  # a model that its file has built: calling it would run it
+        return lambda: factory
     if not callable(factory):
         kind = type(factory).__name__
         raise TargetError(

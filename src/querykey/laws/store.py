@@ -1,0 +1,146 @@
+"""Finished reports in a file, one per line, so that a run that ended goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from querykey.laws.report import Report
+
+ASKED = "asked"  # beside the fields of a report: what it is the answer to
+
+
+class StoreError(ValueError):
+    """One sentence: why a file cannot keep reports."""
+
+
+class Store:
+    """Reports on disk; one counts again only where the very same question is asked."""
+
+    def __init__(self, file: str | Path):
+        self.file = Path(file)
+        reason = unwritable(self.file)
+        if reason:
+            raise StoreError(f"no report can be kept in `{file}`: {reason}")
+        text = self._text()
+        self.kept = list(_entries(text))
+        if text.strip() and not self.kept:
+            raise StoreError(f"`{file}` holds no report; name a new file, or one that a run wrote")
+        self.torn = bool(text) and not text.endswith("\n")  # a kill cut its last line short
+
+    def find(self, asked: dict[str, Any]) -> Report | None:
+        """The last report that answers this, or None."""
+        for entry in reversed(self.kept):
+            if entry.get(ASKED) == asked:
+                return Report.from_json({k: v for k, v in entry.items() if k != ASKED})
+        return None
+
+    def keep(self, asked: dict[str, Any], report: Report) -> None:
+        """Write a report down at once."""
+        line = json.dumps({ASKED: asked, **report.as_json()})
+        try:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write("\n" * self.torn + line + "\n")
+        except OSError as error:
+            raise StoreError(f"`{self.file}` cannot be written: {error.strerror}") from error
+        self.torn = False
+
+    def _text(self) -> str:
+        if not self.file.exists():
+            return ""
+        try:
+            return self.file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise StoreError(f"`{self.file}` holds no report: it is not text in UTF-8") from error
+        except OSError as error:
+            raise StoreError(f"`{self.file}` cannot be read: {error.strerror}") from error
+
+
+def unwritable(file: Path) -> str:
+    """Why a file cannot be written, or nothing where it can."""
+    if file.is_dir():
+        return "it is a folder"
+    if not file.parent.is_dir():
+        return f"there is no folder `{file.parent}`"
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        return "writing there is not allowed"
+    return ""
+
+
+def question(target: str, laws: Sequence[str], seed: int, weights: str) -> dict[str, Any]:
+    """All that a report depends on, as plain values."""
+    return {
+        "target": target,
+        "laws": list(laws),
+        "seed": seed,
+        "weights": weights,
+        "versions": _installed(("querykey", "torch", "transformers")),
+        "content": _content(target),
+    }
+
+
+def _entries(text: str) -> Iterable[dict[str, Any]]:
+    """The lines that are reports; one cut short by a kill is left out."""
+    for line in text.splitlines():
+        try:
+            made = json.loads(line)
+            Report.from_json({k: v for k, v in made.items() if k != ASKED})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        yield made
+
+
+def _installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions, loaded or not: what is loaded differs from run to run."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _content(target: str) -> str:
+    """What tells an edited target from the one before; nothing where versions say it all."""
+    folder = Path(target)
+    if folder.is_dir():
+        return _of_folder(folder)
+    source = target.rpartition(":")[0]
+    if not source or source == "hf" or source.startswith("hf:"):
+        return ""
+    file = Path(source) if source.endswith(".py") else _file_of(source)
+    return "" if file is None or not file.is_file() else _of_code(file)
+
+
+def _of_code(file: Path) -> str:
+    """The file and those beside it, which it may import."""
+    beside = sorted(other for other in file.parent.glob("*.py") if other.is_file())
+    marks = [hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, *beside)]
+    return hashlib.sha256(" ".join(marks).encode()).hexdigest()
+
+
+def _of_folder(folder: Path) -> str:
+    """Names, sizes and dates: weights are too large to read for this."""
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    marks = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(marks).encode()).hexdigest()
+
+
+def _file_of(module: str) -> Path | None:
+    """Where a module is written, found without importing it or the packages around it."""
+    path = None
+    spec = None
+    parts = module.split(".")
+    for index in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: index + 1]), path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return Path(spec.origin) if spec is not None and spec.origin else None
