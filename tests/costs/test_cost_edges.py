@@ -93,8 +93,8 @@ def test_a_branch_on_a_size_limits_the_range():
 @pytest.mark.parametrize(
     ("near", "valid", "outside"),
     [
-        (10, "t >= 10, n <= 4801, t <= 18", 30),
-        (100, "t >= 100, n <= 4801, t <= 4801", 15),
+        (10, "t >= 10, t <= 18", 30),
+        (100, "t >= 100", 15),
     ],
 )
 def test_counts_near_a_size_claim_no_more_than_was_looked_at(near, valid, outside):
@@ -112,7 +112,7 @@ def test_padding_to_a_multiple_is_an_exact_ceiling_or_told_for_multiples():
     assert report.at(n=2, t=9).flops.forward == 2 * 2 * 16 * 36
     assert str(report.order("flops.forward")) == "O(n t)"
     by_counting = qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation")
-    assert str(by_counting.valid) == "t >= 8, Eq(Mod(t, 8), 0), n <= 4801, t <= 4800"
+    assert str(by_counting.valid) == "t >= 8, Eq(Mod(t, 8), 0)"
     assert by_counting.at(n=2, t=24).flops.forward == 2 * 2 * 24 * 36
     with pytest.raises(qk.CostError, match="no polynomial"):
         qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation", near={"t": 6})
@@ -308,7 +308,7 @@ def test_a_size_of_1_that_costs_otherwise_is_named():
 def test_a_size_of_1_with_other_products_is_outside_the_range():
     inputs = qk.array("n", "t", 6)
     report = qk.cost(Sensitive(products=True), inputs, engine="interpolation")
-    assert str(report.valid) == "t >= 2, n <= 4801, t <= 4801"
+    assert str(report.valid) == "t >= 2"
     assert report.at(n=1, t=2).flops.forward == 2 * 2 * 36
 
 

@@ -1,5 +1,8 @@
 """How far an interpolated formula holds: a polynomial that fits small sizes may be one piece of
 many, so it is counted again at sizes far away, one by one and all together.
+
+Where a count denies it, where the model no longer runs, and where a loop over what goes in is too
+long to be tried, the furthest confirmed size ends its range. Else a note says how far it was seen.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class Reach:
         self.subject, self.found = subject, found
         self.furthest = {name: max(subject.values[name]) for name in subject.names}
         self.denied: dict[str, int] = {}
+        self._ends: set[str] = set()  # names whose furthest size ends the range
         self._base = subject.base()
         self._counter = Counter(subject, how)
         self._counter(self._base)
@@ -44,8 +48,13 @@ class Reach:
         )
 
     def tell(self) -> None:
-        """Put the bounds into the formula's range."""
-        self.found.valid = self.found.valid.also(Valid.most(self.furthest))
+        """Put the bounds into the formula's range, and say how far it was seen."""
+        ends = {name: size for name, size in self.furthest.items() if name in self._ends}
+        self.found.valid = self.found.valid.also(Valid.most(ends))
+        seen = {name: size for name, size in self.furthest.items() if name not in self._ends}
+        if seen:
+            said = ", ".join(f"{name}={size}" for name, size in seen.items())
+            self.found.notes.append(f"confirmed by counting as far as {said}")
 
     def _climb(self, name: str) -> None:
         """Go further with one size, the others being at their first choice."""
@@ -54,11 +63,14 @@ class Reach:
             point = {**self._base, name: size}
             asked = size == self.subject.near.get(name)
             if name in self._grows and self._work(point) > ENOUGH and not asked:
+                if name not in self.subject.hyper:  # layers repeat each other, tokens need not
+                    self._ends.add(name)
                 return
             holds = self._holds(point)
             if holds is False:
                 self.denied[name] = size
             if not holds:
+                self._ends.add(name)
                 return
             if self._counter.last > self._calls:
                 self._grows.add(name)
@@ -73,11 +85,14 @@ class Reach:
             }
             if point == fitted:
                 break
-            if self._work(point) <= max(ENOUGH, self._most) and self._holds(point):
+            if self._work(point) > max(ENOUGH, self._most):
+                continue
+            holds = self._holds(point)
+            if holds:
                 self.furthest = point
-                said = ", ".join(f"{name}={size}" for name, size in point.items())
-                self.found.notes.append(f"it still holds at {said}")
                 return
+            if holds is False:  # together they are denied, whatever each may alone
+                self._ends |= {*self.furthest}
         self.furthest = fitted
 
     def _holds(self, point: Mapping[str, int]) -> bool | None:
@@ -97,6 +112,7 @@ class Reach:
         """Where to look, from near to far; nowhere where the user listed all sizes there are."""
         subject = self.subject
         if name in subject.listed:
+            self._ends.add(name)
             return []
         built = name in subject.hyper
         # What really runs, or has memory, has its limits.
