@@ -326,7 +326,7 @@ def test_a_model_that_leaves_is_told_in_one_sentence(capsys, tmp_path, leave, co
     assert (code, out) == (2, "")
     said = [line for line in err.splitlines() if line.startswith("qk: ")]
     assert len(said) == 1
-    assert f"talking.py:make` does not run: SystemExit{code_said}" in said[0]
+    assert f"the model does not run with n=3 (SystemExit{code_said})" in said[0]
 
 
 def test_a_model_that_leaves_in_a_pass_is_told_in_one_sentence():

@@ -9,7 +9,6 @@ from typing import Any
 from querykey.costs.inputs import CostError, Named, parse
 from querykey.costs.measure import cost
 from querykey.costs.report import Report
-from querykey.costs.subject import last_line
 from querykey.targets import Target, build
 
 
@@ -18,7 +17,7 @@ def cost_of_target(
 ) -> Report:
     """Build a target and return its report, at the sizes in `at` where there are any."""
     sizes = parse_sizes(at)
-    target = _built(name)
+    target = build(name)
     given = parse_inputs(inputs) if inputs else inputs_of(target)
     near = {size: value for size, value in sizes.items() if value >= 5}
     try:
@@ -27,13 +26,6 @@ def cost_of_target(
         # Those sizes may be too long for the model: the formula for small ones says how long.
         report = cost(target.model, given, attention=attention)
     return report.at(**sizes) if sizes else report
-
-
-def _built(name: str) -> Target:
-    try:
-        return build(name)
-    except SystemExit as error:  # while it was tried what goes into its forward
-        raise CostError(f"`{name}` does not run: {last_line(error)}") from error
 
 
 def inputs_of(target: Target) -> dict[str, Named]:
