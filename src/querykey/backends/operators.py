@@ -16,13 +16,10 @@ def only_backward(*tensors: torch.Tensor) -> str | None:
     transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
     if transforms.peek_interpreter_stack() is not None:
         return "it has no rules for the transforms of torch.func"
-    dual = any(forward_ad.unpack_dual(x).tangent is not None for x in tensors) if _forward() else 0
-    return "it has no derivative in forward mode" if dual else None
-
-
-def _forward() -> bool:
-    """Whether anybody derives in forward mode."""
-    return forward_ad._current_level >= 0
+    forward = forward_ad._current_level >= 0
+    if forward and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        return "it has no derivative in forward mode"
+    return None
 
 
 def no_second_derivative(ctx: object, *_: object) -> None:
