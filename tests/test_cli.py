@@ -87,3 +87,12 @@ def test_a_reader_that_leaves_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+@pytest.mark.parametrize("words", [["targets"], ["targets", "decoder"]])
+def test_no_room_for_the_output_is_one_sentence(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([QK, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "qk: there is no room left where the output was to be written\n"

@@ -6,6 +6,7 @@ cannot be built; a verb with more of them says so in its help.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -42,6 +43,11 @@ def run(words: Sequence[str]) -> int:
         # The reader of `qk ... | head` has left; Python would complain again while closing.
         sys.stdout = None
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = None
+        return _refuse("there is no room left where the output was to be written")
 
 
 @app.command
