@@ -1,8 +1,8 @@
 """How far an interpolated formula holds: a polynomial that fits small sizes may be one piece of
 many, so it is counted again at sizes far away, one by one and all together.
 
-Where a count denies it, where the model no longer runs, and where a loop over what goes in is too
-long to be tried, the furthest confirmed size ends its range. Else a note says how far it was seen.
+Where a count denies it, and where the model no longer runs, the furthest confirmed size ends its
+range. Else a note says how far it was seen: where a loop is long, that may not be far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from querykey.costs.subject import FINE, Subject
 from querykey.costs.valid import Valid
 
 FAR = (61, 290, 4801)  # sizes at which it is tried again
-ENOUGH = 1000  # operations in one pass, which take up to a second
+ENOUGH = 4000  # operations in one pass, which take some seconds
 
 
 class Reach:
@@ -63,8 +63,6 @@ class Reach:
             point = {**self._base, name: size}
             asked = size == self.subject.near.get(name)
             if name in self._grows and self._work(point) > ENOUGH and not asked:
-                if name not in self.subject.hyper:  # layers repeat each other, tokens need not
-                    self._ends.add(name)
                 return
             holds = self._holds(point)
             if holds is False:
