@@ -71,7 +71,7 @@ def test_what_holds_far_away_is_told_as_far():
 
     report = qk.cost(build, qk.array("n", "width"))
     assert not report.valid.upper_bounds()
-    assert "confirmed by counting as far as n=4801, width=4801, layers=290" in report.notes
+    assert "confirmed by counting as far as n=290, width=290, layers=290" in report.notes
     assert report.at(n=3, width=12288, layers=96).flops.forward == 96 * 2 * 3 * 12288**2
 
 

@@ -17,7 +17,7 @@ from querykey.costs.passes import Options
 from querykey.costs.subject import FINE, Subject
 from querykey.costs.valid import Valid
 
-FAR = (61, 290, 4801)  # sizes at which it is tried again
+FAR = (61, 290)  # sizes at which it is tried again
 ENOUGH = 4000  # operations in one pass, which take some seconds
 
 
@@ -85,12 +85,9 @@ class Reach:
                 break
             if self._work(point) > max(ENOUGH, self._most):
                 continue
-            holds = self._holds(point)
-            if holds:
+            if self._holds(point):
                 self.furthest = point
                 return
-            if holds is False:  # together they are denied, whatever each may alone
-                self._ends |= {*self.furthest}
         self.furthest = fitted
 
     def _holds(self, point: Mapping[str, int]) -> bool | None:
@@ -117,7 +114,7 @@ class Reach:
         if self.found.runs or private.symbolic_shapes() is None:
             far = FAR[:1]
         else:
-            far = FAR[:2] if built and not _weightless(subject) else FAR
+            far = FAR
         sizes = {self._sized(name, size) for size in far}
         if built:  # the nearest that others divide, and what was asked for
             sizes |= {self._sized(name, 0), self._base[name]}
@@ -129,8 +126,3 @@ class Reach:
         values = self.subject.values[name]
         unit = math.lcm(*FINE) if values == list(FINE) else math.gcd(*values)
         return max(size // unit, 1) * unit
-
-
-def _weightless(subject: Subject) -> bool:
-    model = subject.model(subject.base())
-    return all(p.is_meta for p in model.parameters())
