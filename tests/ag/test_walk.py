@@ -639,3 +639,23 @@ def test_threads_add_up_one_gradient():
     finally:
         sys.setswitchinterval(interval)
     np.testing.assert_array_equal(w.grad, np.full(1000, 200.0))
+
+
+def test_a_pull_may_walk_a_graph_of_its_own():
+    x = ag.Tensor([1.0, 2.0])
+
+    def again(g):  # what was not kept is computed anew, as a checkpoint does
+        inner = ag.Tensor(x.data)
+        ag.sum(inner * inner * inner).backward()
+        return g * inner.grad
+
+    done = []
+
+    def walk():
+        ag.sum(ag.record("cube", x.data**3, (x, again))).backward()
+        done.append(x.grad)
+
+    thread = threading.Thread(target=walk, daemon=True)  # a walk that waits for itself never ends
+    thread.start()
+    thread.join(timeout=20)
+    np.testing.assert_array_equal(done, [[3.0, 12.0]])

@@ -76,7 +76,7 @@ class ArrayLike:
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
-        if len(args) > BY_NAME.get(name.removeprefix("a"), len(args)):  # amax is max
+        if len(args) > BY_NAME.get(name, len(args)):
             raise TypeError(f"np.{name} of a Tensor takes what follows the axis by name")
         return of_the_same_name(function)(*args, **kwargs)
 
@@ -129,7 +129,8 @@ def _own(index: Any) -> Any:
     return array.astype(int) if isinstance(index, list | tuple) and not array.size else array
 
 
-BY_NAME = {"sum": 2, "mean": 2, "var": 2, "max": 2, "min": 2, "argmax": 2, "norm": 1}
+# How many arguments of a function of NumPy's mean what ours mean; the others go by name.
+BY_NAME = dict.fromkeys(("sum", "mean", "var", "max", "min", "argmax"), 2) | {"norm": 1}
 
 
 def of_the_same_name(function: Any) -> Any:

@@ -29,7 +29,7 @@ tick = itertools.count(1).__next__
 new_tensor = object.__new__
 # In place of the edges of a Tensor that backward has passed, and of one whose value was changed.
 SPENT, CHANGED = cast("tuple[Edge, ...]", "spent"), cast("tuple[Edge, ...]", "changed")
-WALKING = threading.Lock()  # what walks add up lies on the Tensors, which threads may share
+WALKING = threading.RLock()  # what walks add up lies on Tensors, which threads may share
 
 
 class Tensor(ArrayLike):
