@@ -46,6 +46,8 @@ def interpreted():
         "checkpointed",
         "compiled whole",
         "distributed",
+        "second derivative",
+        "second derivative, documents",
         "shapes",
     ],
 )
@@ -204,6 +206,18 @@ def test_compiled_checkpointed_and_under_autocast(small_chunks):
     with torch.autocast("cuda", torch.bfloat16):
         out = attend(*(x.float() for x in inputs))
     assert torch.equal(out, plain[0])
+
+
+@on_gpu
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_second_derivative_is_refused(packed):
+    inputs, _ = draw(300)
+    leaves = [x.requires_grad_() for x in inputs]
+    ids = torch.arange(300, device="cuda").expand(2, -1) // 70
+    out = attend(*leaves, mask=qk.Documents(ids) if packed else None)
+    (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="ask for backend='reference'"):
+        torch.autograd.grad(first.square().sum(), leaves[0])
 
 
 @on_gpu

@@ -174,6 +174,19 @@ def run_distributed():
     return errors(*found)
 
 
+def run_second(ids):
+    """1 where a second derivative came back, as it must not: the kernels have none."""
+    kernel, _, inputs, _, causal, _ = draw(CASES["one chunk"])
+    leaves = [x.requires_grad_() for x in inputs]
+    out = quadratic.attend(*leaves, kernel, causal=causal, ids=ids)
+    (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
+    try:
+        torch.autograd.grad(first.square().sum(), leaves[0])
+    except RuntimeError as error:
+        return [0.0 if "ask for backend='reference'" in str(error) else 1.0]
+    return [1.0]
+
+
 def run_shapes():
     """What torch is told about the results, against the results: 0 where they are alike."""
     ops = torch.ops.querykey
@@ -219,6 +232,8 @@ def main():
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
     )
     found["distributed"] = run_distributed()
+    found["second derivative"] = run_second(None)
+    found["second derivative, documents"] = run_second(torch.arange(33)[None] // 9)
     found["shapes"] = run_shapes()
     print(json.dumps(found))
 

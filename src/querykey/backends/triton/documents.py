@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from querykey.backends.operators import operator
+from querykey.backends.operators import no_second_derivative, operator
 from querykey.backends.triton import flops
 from querykey.backends.triton.ops import empty_gradients, empty_outputs
 
@@ -24,14 +24,9 @@ def bounds(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tens
     The table: the first key that a query sees, the one after the last, the end of the document, and
     how many real keys it sees; with padding a fifth row, 1 for real tokens.
     """
-    order = ids.long().argsort(stable=True, dim=-1)
-    ids, place = ids.gather(-1, order), torch.arange(ids.shape[-1], device=ids.device)
-    edge = torch.ones_like(ids[..., :1], dtype=torch.bool)
-    differs = ids[..., 1:] != ids[..., :-1]
-    low = torch.where(torch.cat([edge, differs], -1), place, 0).cummax(-1).values
-    last = torch.where(torch.cat([differs, edge], -1), place + 1, len(place))
-    end = last.flip(-1).cummin(-1).values.flip(-1)
-    up = (place + 1).expand_as(end) if causal else end
+    ids, order = ids.long().sort(stable=True, dim=-1)
+    low, end = torch.searchsorted(ids, ids), torch.searchsorted(ids, ids, right=True)
+    up = torch.arange(1, ids.shape[-1] + 1, device=ids.device).expand_as(end) if causal else end
     if real is None:
         return order, torch.stack([low, up, end, up - low]).int()
     real = real.gather(-1, order)
@@ -53,12 +48,8 @@ def _forward(
     """Do as `ops.triton_forward`, for tokens that see those of their document alone."""
     from querykey.backends.triton import intervals
 
-    heads, back = len(k) // len(order), order.argsort(-1)
     with torch.cuda.device_of(q):
-        q, k, v = (_ordered(x, order, heads) for x in (q, k[:, None], v[:, None]))
-        found = intervals.forward(q, k[:, 0], v[:, 0], table, numbers, keep)
-        out, more, inverse = (_ordered(x, back, heads) for x in found)
-        return out, more, inverse
+        return intervals.forward(q, k, v, order, table, numbers, keep)
 
 
 def _empty_results(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,23 +72,9 @@ def _backward(
     """Return the gradients of q, k and v."""
     from querykey.backends.triton import intervals
 
-    heads, back = len(k) // len(order), order.argsort(-1)
     with torch.cuda.device_of(q):
-        given = (g, out, more, inverse, q, k[:, None], v[:, None])
-        g, out, more, inverse, q, k, v = (_ordered(x, order, heads) for x in given)
-        found = intervals.backward(
-            g, out, more, inverse, q, k[:, 0], v[:, 0], table, numbers, causal
-        )
-        dq, dk, dv = (
-            _ordered(x, back, heads) for x in (found[0], *(x[:, None] for x in found[1:]))
-        )
-        return dq, dk[:, 0], dv[:, 0]
-
-
-def _ordered(x: Tensor, order: Tensor, heads: int) -> Tensor:
-    """Return x, whose third axis are tokens of batch x `heads` lanes, in an order for each row."""
-    order = order.repeat_interleave(heads, 0)[:, None, :, *[None] * (x.ndim - 3)]
-    return x.gather(2, order.expand(x.shape)) if x.numel() else x
+        g = g.contiguous()
+        return intervals.backward(g, out, more, inverse, q, k, v, order, table, numbers, causal)
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -115,5 +92,6 @@ documents_backward = operator("triton_documents_backward", _backward, empty_grad
 torch.library.register_autograd(
     "querykey::triton_documents_forward", _derive, setup_context=_remember
 )
+torch.library.register_autograd("querykey::triton_documents_backward", no_second_derivative)
 register_flop_formula(torch.ops.querykey.triton_documents_forward)(flops.documents_forward)
 register_flop_formula(torch.ops.querykey.triton_documents_backward)(flops.documents_backward)

@@ -127,11 +127,47 @@ def key_gradients(
     tl.store(DV + lane * T * M + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
 
 
+@triton.jit
+def ordered(X, Y, ORDER, T, heads, SIZE: tl.constexpr, B: tl.constexpr, BACK: tl.constexpr):
+    """Copy B tokens of X (rows, T, SIZE) to Y, in an order for each `heads` rows, or back."""
+    row = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0) * B + tl.arange(0, B)
+    other = tl.load(ORDER + row // heads * T + t, mask=t < T)
+    if BACK:
+        old, new = t, other
+    else:
+        old, new = other, t
+    size = tl.arange(0, SIZE)[None, :]
+    x = tl.load(X + row * T * SIZE + old[:, None] * SIZE + size, mask=(t < T)[:, None])
+    tl.store(Y + row * T * SIZE + new[:, None] * SIZE + size, x, mask=(t < T)[:, None])
+
+
+def in_order(x: Tensor, order: Tensor, back: bool = False) -> Tensor:
+    """Return x (lanes, ..., T, size) with tokens in an order for each of the batch, or undo it."""
+    if not x.numel():
+        return x
+    y, (tokens, size) = torch.empty_like(x), x.shape[-2:]
+    rows = x.numel() // (tokens * size)
+    block = 4096 // size
+    start(
+        ordered, (triton.cdiv(tokens, block), rows),
+        x, y, order, tokens, rows // len(order), size, block, back,
+    )  # fmt: skip
+    return y
+
+
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, table: Tensor, numbers: Sequence[float], keep: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.forward`, by the table of `documents.bounds`."""
+    """Do as `passes.forward`, by the order and the table of `documents.bounds`."""
     job = Job(q, k, v, numbers, causal=False, keep=keep)
+    q, k, v = (in_order(x, order) for x in (q, k, v))
     out, more, inverse = empty_outputs(q, v, keep)
     low, up, _, _, *real = table
     launch = job.plan.outputs[1]
@@ -142,7 +178,8 @@ def forward(
         *job.similarity, job.group, job.key_dim, job.value_dim, launch.queries,
         launch.keys, more.numel() > 0, job.precision, launch=launch,
     )  # fmt: skip
-    return out, more, inverse
+    inverse = in_order(inverse[..., None], order, back=True)[..., 0]
+    return in_order(out, order, back=True), in_order(more, order, back=True), inverse
 
 
 def backward(
@@ -153,13 +190,17 @@ def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    order: Tensor,
     table: Tensor,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.backward`; a causal query is the first that sees its own key."""
     job = Job(q, k, v, numbers, causal=False, keep=True)
+    job.far = False  # pairs alone, no sums
     e, _, _ = job.scaled(dout, out, more, inverse)
+    e, inverse = (in_order(x[..., None], order) for x in (e, inverse))
+    q, k, v, dout = (in_order(x, order) for x in (q, k, v, dout))
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     low, up, end, *_ = table
     heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
@@ -177,4 +218,5 @@ def backward(
         q, k, v, dout, e, inverse, first, end, dk, dv, job.queries, heads, *job.similarity,
         *sizes, launch.queries, launch.keys, job.precision, launch=launch,
     )  # fmt: skip
+    dq, dk, dv = (in_order(x, order, back=True) for x in (dq, dk, dv))
     return dq, dk, dv

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from querykey.backends.operators import operator
+from querykey.backends.operators import no_second_derivative, operator
 from querykey.backends.triton import flops
 from querykey.backends.triton.plans import plan
 
@@ -114,5 +114,6 @@ def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
 triton_forward = operator("triton_forward", _forward, _empty_results)
 triton_backward = operator("triton_backward", _backward, empty_gradients)
 torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
+torch.library.register_autograd("querykey::triton_backward", no_second_derivative)
 register_flop_formula(torch.ops.querykey.triton_forward)(flops.forward)
 register_flop_formula(torch.ops.querykey.triton_backward)(flops.backward)

@@ -43,10 +43,12 @@ def attend(
     order = table = None
     if real is not None:
         real = real.bool()
-    if ids is not None:
-        order, table, seen = _sorted(ids, real, k.shape[:-3], causal)
-    elif real is not None:
         seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
+    if ids is not None:
+        batch = k.shape[:-3]
+        order, table = documents.bounds(_rows(ids, batch), _rows(real, batch), causal)
+        if real is not None:
+            seen = table[3].gather(-1, order.argsort(-1)).view(*batch, -1)
     if real is not None:
         looking, there = (x[..., None, :, None] for x in (seen > 0, real))
         q, k, v = torch.where(looking, q, 0), torch.where(there, k, 0), torch.where(there, v, 0)
@@ -71,16 +73,9 @@ def compute_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
-def _sorted(
-    ids: Tensor, real: Tensor | None, batch: torch.Size, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `documents.bounds` does, and how many real keys each query sees."""
-    rows = [
-        None if x is None else x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)
-        for x in (ids, real)
-    ]
-    order, table = documents.bounds(*rows, causal)
-    return order, table, table[3].gather(-1, order.argsort(-1)).view(*batch, -1)
+def _rows(x: Tensor | None, batch: torch.Size) -> Tensor | None:
+    """Return x (..., S) as one row for each of the batch."""
+    return None if x is None else x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)
 
 
 def filled(x: Tensor) -> Tensor:
