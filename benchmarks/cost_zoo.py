@@ -43,6 +43,7 @@ POINTS = [
     {"batch": 3, "seq": 23, "target_seq": 19},
     {"batch": 3, "seq": 48, "target_seq": 32},
     {"batch": 3, "seq": 128, "target_seq": 256},
+    {"batch": 3, "seq": 256, "target_seq": 512},
 ]
 HOW = Options(attention="math")
 IS_FAKE = "transformers.utils.import_utils.is_fake_tensor"

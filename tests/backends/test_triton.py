@@ -214,7 +214,7 @@ def test_a_second_derivative_is_refused(packed):
     inputs, _ = draw(300)
     leaves = [x.requires_grad_() for x in inputs]
     ids = torch.arange(300, device="cuda").expand(2, -1) // 70
-    out = attend(*leaves, mask=qk.Documents(ids) if packed else None)
+    out = attend(*leaves, mask=qk.Causal() & qk.Documents(ids) if packed else qk.Causal())
     (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
     with pytest.raises(RuntimeError, match="ask for backend='reference'"):
         torch.autograd.grad(first.square().sum(), leaves[0])

@@ -112,7 +112,7 @@ def test_padding_to_a_multiple_is_an_exact_ceiling_or_told_for_multiples():
     assert report.at(n=2, t=9).flops.forward == 2 * 2 * 16 * 36
     assert str(report.order("flops.forward")) == "O(n t)"
     by_counting = qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation")
-    assert str(by_counting.valid) == "t >= 8, Eq(Mod(t, 8), 0)"
+    assert str(by_counting.valid) == "t >= 8, t % 8 == 0"
     assert by_counting.at(n=2, t=24).flops.forward == 2 * 2 * 24 * 36
     with pytest.raises(qk.CostError, match="no polynomial"):
         qk.cost(Window(pad=True), qk.array("n", "t", 6), engine="interpolation", near={"t": 6})

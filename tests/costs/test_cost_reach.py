@@ -36,6 +36,37 @@ def test_a_window_beyond_the_sizes_that_were_tried_is_no_wrong_number():
         report.at(n=2, t=120)
 
 
+class Blocks(nn.Module):
+    """Tokens filled up to whole blocks, each of which sees the one before it, if there is one."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.map, self.block = nn.Linear(6, 6), block
+
+    def forward(self, x):
+        count = -(-x.size(1) // self.block)
+        x = nn.functional.pad(x, (0, 0, 0, count * self.block - x.size(1)))
+        blocks = [self.map(each) for each in x.split(self.block, 1)]
+        seen = [(a @ b.mT) @ b for a, b in zip(blocks[1:], blocks, strict=False)]
+        return torch.cat([blocks[0], *seen], 1)
+
+    def by_hand(self, n, t):
+        count = -(-t // self.block)
+        return n * (count * self.block * 2 * 36 + (count - 1) * self.block**2 * 2 * 2 * 6)
+
+
+@pytest.mark.parametrize("block", [64, 128])
+def test_what_holds_within_one_block_is_no_formula_for_all(block):
+    model = Blocks(block)
+    report = qk.cost(model, qk.array("n", "t", 6), engine="interpolation")
+    tried = [t for t in (*range(2, 700, 7), 1280) if report.valid.holds(n=3, t=t)]
+    assert 1280 in tried
+    for t in tried:
+        assert report.at(n=3, t=t).flops.forward == model.by_hand(3, t)
+    with pytest.raises(qk.CostError, match=f"range of this formula \\(t % {block} == 0\\)"):
+        report.at(n=3, t=700)
+
+
 def test_a_branch_on_the_batch_is_found():
     class Branching(nn.Module):
         def __init__(self):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 QUICK = 300  # a pass with fewer operations is checked at more points
 # Where to look for a polynomial when there is none among small sizes: from, in steps of.
-ELSEWHERE = ((33, 1), (8, 8), (64, 64), (300, 1))
+ELSEWHERE = ((33, 1), (8, 8), (128, 64), (256, 128), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
 
 

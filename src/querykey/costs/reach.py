@@ -111,10 +111,10 @@ class Reach:
             return []
         built = name in subject.hyper
         # What really runs, or has memory, has its limits.
-        if self.found.runs or private.symbolic_shapes() is None:
-            far = FAR[:1]
-        else:
-            far = FAR
+        far = FAR[:1] if self.found.runs or private.symbolic_shapes() is None else FAR
+        beyond = 2 * max(subject.values[name]) + 1
+        if beyond > far[-1] and not built:  # where the fit was itself far
+            far = (*far, beyond)
         sizes = {self._sized(name, size) for size in far}
         if built:  # the nearest that others divide, and what was asked for
             sizes |= {self._sized(name, 0), self._base[name]}

@@ -12,7 +12,7 @@ import sympy
 from querykey.costs.compare import Comparison, crossings
 from querykey.costs.expressions import Order, Sum, add_sum, expression, order_of
 from querykey.costs.inputs import CostError, whole
-from querykey.costs.valid import Valid
+from querykey.costs.valid import Valid, written
 
 if TYPE_CHECKING:
     from querykey.costs.engines import Formulas
@@ -91,7 +91,7 @@ class Report:
         if broken:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise CostError(
-                f"{said} is outside the range of this formula ({broken[0]}); "
+                f"{said} is outside the range of this formula ({written(broken[0])}); "
                 "ask for another with near={...}"
             )
         put = _Put({self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()})

@@ -74,7 +74,15 @@ class Valid:
         return not self.broken(sizes)
 
     def __str__(self) -> str:
-        return ", ".join(str(each) for each in self.conditions) or "every size"
+        return ", ".join(written(each) for each in self.conditions) or "every size"
+
+
+def written(condition: Any) -> str:
+    """Return a condition as Python has it."""
+    if isinstance(condition, sympy.Eq) and isinstance(condition.lhs, sympy.Mod):
+        size, step = condition.lhs.args
+        return f"{size} % {step} == {condition.rhs}"
+    return str(condition)
 
 
 def _truth(condition: Any, sizes: Mapping[Any, Any]) -> Any:
