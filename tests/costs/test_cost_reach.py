@@ -61,8 +61,11 @@ def test_what_holds_within_one_block_is_no_formula_for_all(block):
     report = qk.cost(model, qk.array("n", "t", 6), engine="interpolation")
     tried = [t for t in (*range(2, 700, 7), 1280) if report.valid.holds(n=3, t=t)]
     assert 1280 in tried
-    for t in tried:
+    for t in (*tried, 5, 40, 61):
         assert report.at(n=3, t=t).flops.forward == model.by_hand(3, t)
+        assert report.at(n=3).at(t=t).flops.forward == model.by_hand(3, t)
+    assert not report.valid.holds(n=3, t=40)
+    assert report.to_dict()["below"]["valid"] == "t <= 61"
     with pytest.raises(qk.CostError, match=f"range of this formula \\(t % {block} == 0\\)"):
         report.at(n=3, t=700)
 

@@ -59,6 +59,7 @@ class Formulas:
     repeated: bool = False  # whether some layers were not run, being equal to others
     loops: bool = False  # whether larger sizes take more operations, as in a loop over time
     hints: dict[str, int] = field(default_factory=dict)  # sizes at which it holds by construction
+    below: Formulas | None = None  # for smaller sizes, where these do not hold
 
 
 def symbolic(

@@ -139,7 +139,8 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
         return found
     fixed = {name: subject.base()[name] for name in subject.hyper}
     _compare(subject, other, found, fixed)
-    found.valid = found.valid.also(other.valid)
+    for each in filter(None, (found, found.below)):
+        each.valid = each.valid.also(other.valid)
     found.notes.append("symbolic sizes of the inputs agree term for term at one choice of the rest")
     return found
 
@@ -177,6 +178,7 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
         reach = Reach(subject, how, found)
         reach.tell()
         if reach.fits or subject.near:
+            found.below = pieces[0] if pieces else None
             return found
         pieces.append(found)
     if pieces:

@@ -47,6 +47,8 @@ def totals(report: Report) -> list[tuple[str, Any]]:
         if report[name] == (report[same_as] if same_as else 0):
             found = [each for each in found if each[0] != WORDS[name]]
     found.append(("holds for", str(report.valid)))
+    if report.below is not None:
+        found.append(("another holds for", str(report.below.valid)))
     for op, where in report.unknown.items():
         places = ", ".join(path or "the whole" for path in list(where)[:3])
         found.append(

@@ -72,6 +72,7 @@ class Report:
     state_bytes: Any = STATE
     sizes: dict[str, int] = field(default_factory=dict)  # those already put in
     picked: dict[str, str] = field(default_factory=dict)  # sizes that values decide: the module
+    below: Report | None = None  # for smaller sizes, where this one does not hold
 
     def __getitem__(self, name: str) -> Any:
         """A value by its name, such as `flops.forward`."""
@@ -87,7 +88,10 @@ class Report:
     def at(self, **sizes: int) -> Report:
         """The same report with these sizes put in; values without a free size are ints."""
         sizes = self._checked(sizes)
-        broken = self.valid.broken({**self.sizes, **sizes})
+        known = {**self.sizes, **sizes}
+        broken = self.valid.broken(known)
+        if broken and self.below is not None and not self.below.valid.broken(known):
+            return self.below.at(**known)
         if broken:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise CostError(
@@ -97,7 +101,6 @@ class Report:
         put = _Put({self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()})
         modules = {p: replace(m, **put.into(m)) for p, m in self.modules.items()}
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
-        known = {**self.sizes, **sizes}
         return replace(self, **put.into(self), modules=modules, symbols=left, sizes=known)
 
     def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
@@ -135,6 +138,7 @@ class Report:
             "schema": 1, "sizes": list(self.symbols), "at": self.sizes, "picked": self.picked,
             **values, "valid": str(self.valid), "unknown": self.unknown, "notes": self.notes,
             "engine": self.engine, "settings": self.settings, "modules": modules,
+            "below": self.below and self.below.to_dict(),
         }  # fmt: skip
 
     def to_json(self) -> str:
@@ -186,6 +190,7 @@ def make_report(subject: Subject, found: Formulas, how: Options) -> Report:
         whole.flops, whole.params, whole.saved_bytes, modules,
         {name: sympy.Symbol(name) for name in subject.names},
         found.valid, found.unknown, found.notes, found.engine, settings, picked=subject.picked,
+        below=found.below and make_report(subject, found.below, how),
     )  # fmt: skip
 
 

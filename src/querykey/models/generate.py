@@ -19,6 +19,7 @@ from querykey.nn.lean import lean
 
 PAYS = 32  # new tokens from which it pays to prepare the products of a model
 ROOMY = 2**32  # bytes of weights up to which a second copy of them is nothing to ask about
+LEAST = torch.finfo(torch.float32).tiny  # a temperature below it divides nothing
 ROOM = 2048  # new tokens for which memory is taken at once; it grows beyond
 
 
@@ -40,7 +41,7 @@ class Choice:
 
     def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return one token per row of scores (batch, vocabulary)."""
-        if self.temperature < torch.finfo(torch.float32).tiny:
+        if self.temperature < LEAST:
             return scores.argmax(-1)
         return torch.multinomial(self.probabilities(scores), 1, generator=generator)[:, 0]
 
@@ -80,15 +81,10 @@ def generate(
     temperature 1. A model with an encoder reads the prompts there and returns what its decoder
     begins with, then says.
     """
-    check_decodes(model)
-    _check_prompt(ids, real)
-    first, new = _first(model, ids), []
-    for tokens in stream(
-        model, ids, max_new_tokens=max_new_tokens, real=real, temperature=temperature,
-        top_k=top_k, top_p=top_p, stop=stop, seed=seed,
-    ):  # fmt: skip
-        new.append(tokens)
-    return torch.cat([first, *(tokens[:, None] for tokens in new)], 1)
+    tokens = _tokens(model, ids, max_new_tokens, real, temperature, top_k, top_p, stop, seed)
+    with torch.inference_mode():
+        new = [each[:, None] for each in tokens]
+    return torch.cat([_first(model, ids), *new], 1)
 
 
 def stream(
@@ -104,10 +100,36 @@ def stream(
     seed: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield the next token of every row, (batch,), as soon as it is known; see `generate`."""
+    tokens = _tokens(model, ids, max_new_tokens, real, temperature, top_k, top_p, stop, seed)
+    return _apart(tokens)
+
+
+def _apart(tokens: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield copies that know nothing of inference mode, in which the caller does not run."""
+    while True:
+        with torch.inference_mode():
+            each = next(tokens, None)
+        if each is None:
+            return
+        yield each.clone()
+
+
+def _tokens(
+    model: nn.Module,
+    ids: Tensor,
+    count: int,
+    real: Tensor | None,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    stop: int | Collection[int] | None,
+    seed: int | None,
+) -> Iterator[Tensor]:
+    """Check what `generate` and `stream` are given, and return the tokens to come."""
     check_decodes(model)
     _check_prompt(ids, real)
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens is at least 0; got {max_new_tokens}")
+    if count < 0:
+        raise ValueError(f"max_new_tokens is at least 0; got {count}")
     if temperature is None:
         temperature = 0.0 if top_k is None and top_p is None else 1.0
     choice = Choice(temperature, top_k, top_p)
@@ -116,7 +138,7 @@ def stream(
     stops = (stop,) if isinstance(stop, int) else tuple(stop)
     if not all(isinstance(each, int) for each in stops):
         raise TypeError(f"stop is a token id, or several; got {stop!r}")
-    return _stream(model, ids, max_new_tokens, real, choice, stops, seed)
+    return _run(model, ids, count, real, choice, stops, seed)
 
 
 def _check_prompt(ids: Any, real: Any) -> None:
@@ -132,7 +154,7 @@ def _check_prompt(ids: Any, real: Any) -> None:
         raise ValueError("every prompt has at least one real token")
 
 
-def _stream(
+def _run(
     model: Any,
     ids: Tensor,
     count: int,
@@ -141,6 +163,7 @@ def _stream(
     stops: tuple[int, ...],
     seed: int | None,
 ) -> Iterator[Tensor]:
+    """Yield token after token; whoever asks for the next is in inference mode."""
     fill, generator = special_tokens(model).pad, None
     if seed is not None:
         if not -(2**63) <= seed < 2**64:
@@ -151,25 +174,23 @@ def _stream(
     ending = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(count):
-        # Not around the yield: the caller's code would run without gradients too.
-        with torch.inference_mode():
-            if tokens is None:
-                given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
-                hidden, state = model.step(given, state, real if given is ids else None)
-                last = _last(hidden, real if given is ids else None)
-                if bool(last.isnan().any()):
-                    raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
-            else:
-                hidden, state = model.step(tokens[:, None], state)
-                last = hidden[:, -1]
-            # What a row is fed after its end is nothing to it, and padding may be no known id.
-            tokens = choice(model.scores(last), generator)
-            before, said = said, tokens
-            if stops:
-                if before is not None:
-                    said = torch.where(ended, before if fill is None else fill, tokens)
-                ended = ended | (said[:, None] == ending).any(1)
-        yield said.clone()
+        if tokens is None:
+            given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
+            hidden, state = model.step(given, state, real if given is ids else None)
+            last = _last(hidden, real if given is ids else None)
+            if bool(last.isnan().any()):
+                raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
+        else:
+            hidden, state = model.step(tokens[:, None], state)
+            last = hidden[:, -1]
+        # What a row is fed after its end is nothing to it, and padding may be no known id.
+        tokens = choice(model.scores(last), generator)
+        before, said = said, tokens
+        if stops:
+            if before is not None:
+                said = torch.where(ended, before if fill is None else fill, tokens)
+            ended = ended | (said[:, None] == ending).any(1)
+        yield said
         if stops and bool(ended.all()):
             return
 

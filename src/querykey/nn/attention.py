@@ -127,16 +127,14 @@ class MultiHeadAttention(nn.Module):
             both = heads + self.kv_heads
             qkv = _split(self.qkv(x), both + self.kv_heads)
             if rotary is None or turns is None:
-                q, k, v = qkv.tensor_split((heads, both), 1)
+                q, k, v = qkv.split_with_sizes((heads, self.kv_heads, self.kv_heads), 1)
                 return q, k, v
-            qk, v = qkv.tensor_split((both,), 1)
-            qk = rotary.turned(qk, turns)
-            q, k = (qk if qk.dtype == v.dtype else qk.to(v.dtype)).tensor_split((heads,), 1)
+            qk, v = qkv.split_with_sizes((both, self.kv_heads), 1)
+            q, k = _turned(qk, rotary, turns).split_with_sizes((heads, self.kv_heads), 1)
             return q, k, v
         q, (k, v) = _split(self.q(x), heads), self.memory(x)
         if rotary is not None and turns is not None:
-            # Under autocast the turns are in float32, and the values are not.
-            q, k = (rotary.turned(x, turns).to(v.dtype) for x in (q, k))
+            q, k = _turned(q, rotary, turns), _turned(k, rotary, turns)
         return q, k, v
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
@@ -203,6 +201,17 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
+
+
+def _turned(x: Tensor, rotary: Rotary, turns: Turns) -> Tensor:
+    """Do as `rotary.turned`, in fewer steps where all features turn, each with the other half."""
+    cos, sin = turns
+    if rotary.layout == "half" and cos.shape[-1] == x.shape[-1]:
+        turned = x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+    else:
+        turned = rotary.turned(x, turns)
+    # Under autocast the turns are in float32, and what is turned is not.
+    return turned if turned.dtype == x.dtype else turned.to(x.dtype)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
