@@ -98,6 +98,21 @@ def test_a_position_without_an_id_is_refused():
         qk.attend(q, k, v, mask=qk.Documents(torch.from_numpy(ids)), start=-1)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_a_row_that_starts_where_there_is_no_id_is_refused(kind):
+    q, k = drawn((2, 1, 3, 4), (2, 1, 8, 4))
+    mask = qk.Documents(torch.arange(8).expand(2, -1) // 3)
+    for start, where in (([0, 6], "last query, at position 8"), ([0, -1], "first query, at posi")):
+        with pytest.raises(ValueError, match=f"no id for the {where}"):
+            qk.attend(q, k, k, mask=mask, start=kind(start))
+    found = qk.attend(q, k, k, mask=mask, start=kind([5, 2]))
+    wanted = [
+        qk.attend(q[i], k[i], k[i], mask=qk.Documents(mask.ids[i]), start=s)
+        for i, s in ((0, 5), (1, 2))
+    ]
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_tells_positions_apart(dtype):
     found = sinusoids(torch.arange(2000), 8, like=torch.empty(0, dtype=dtype))

@@ -45,6 +45,21 @@ def device_of(array: Array) -> Any:
     return array.device if library(array) in ("numpy", "torch") else compat.device(array)
 
 
+def host_values(tensor: Any) -> np.ndarray | None:
+    """Return the values of a torch tensor where they are at hand: not on a device, not traced."""
+    import torch
+
+    transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
+    if (
+        torch.compiler.is_compiling()
+        or type(tensor) is not torch.Tensor
+        or tensor.device.type != "cpu"
+        or transforms.peek_interpreter_stack() is not None
+    ):
+        return None
+    return tensor.detach().numpy()
+
+
 def is_array(value: Any) -> bool:
     """Whether `value` is an array of some library, rather than a Python number or a list."""
     return hasattr(value, "shape") and hasattr(value, "dtype")

@@ -209,6 +209,7 @@ class Documents(ArrayMask):
 
     ids: Any
     uses_positions = True
+    bounded = True
 
     def _check(self) -> None:
         if not (is_integer(self.ids) or is_boolean(self.ids)):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from querykey.attention.arrays import Array, index_library, moved
+from querykey.attention.arrays import Array, host_values, index_library, library, moved
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Mask:
     reach: float = math.inf
     # Once so many tokens are there, no new key is visible to an earlier query: 0 for causal rules.
     settles: float = math.inf
+    bounded: bool = False  # whether it knows of some positions only, as `check_range` tells
     # The sizes of the axes (*batch, heads) of the rule's own array; () without an array.
     outer: tuple[int, ...] = ()
 
@@ -56,7 +57,8 @@ class Mask:
     def check_places(self, queries: int, start: Any) -> None:
         """Raise where the rule knows nothing of some query; a start on a device is not asked."""
         for leaf in self.leaves if queries else ():
-            leaf.check_range(*_range(queries, start))
+            if leaf.bounded:
+                leaf.check_range(*_range(queries, start))
 
     def check_range(self, first: int, last: int) -> None:
         """Raise where the rule knows nothing of a query at positions first to last."""
@@ -121,6 +123,8 @@ def _range(queries: int, start: Any) -> tuple[int, int]:
     """Return the first and the last position of queries, as far as the host knows them."""
     if isinstance(start, int):
         return start, start + queries - 1
+    if library(start) == "torch":
+        start = host_values(start)
     if isinstance(start, (np.ndarray, np.integer)):  # torch.compile cannot read `|` here
         return int(np.min(start, initial=0)), int(np.max(start, initial=0)) + queries - 1
     return 0, -1
