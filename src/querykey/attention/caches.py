@@ -19,8 +19,8 @@ from querykey.attention.arrays import (
     namespace,
 )
 from querykey.attention.chunks import Chunk, along_tokens
-from querykey.attention.masks import Mask, Padding
-from querykey.attention.mechanisms import Mechanism, Similarity
+from querykey.attention.masks import Causal, Mask, Padding
+from querykey.attention.mechanisms import Mechanism, Similarity, Softmax
 from querykey.attention.positions import Bias
 
 Attend = Callable[..., Array]
@@ -45,6 +45,14 @@ class Memory:
     kv_heads: int
     key_dim: int
     value_dim: int
+    # The mechanism, if it is softmax of everything so far: one more token needs no mask for that.
+    plain: Softmax | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        plain = type(self.mask) is Causal and self.key_dim == self.value_dim
+        if type(self.mechanism) is not Softmax or self.mechanism.softcap is not None:
+            plain = False
+        object.__setattr__(self, "plain", self.mechanism if plain else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import state as states
 from querykey.attention.caches import Ways
-from querykey.attention.masks import Causal
-from querykey.attention.mechanisms import Kernel, Softmax
+from querykey.attention.mechanisms import Kernel
 from querykey.attention.positions import Bias
 from querykey.attention.state import Growing, State
 from querykey.backends import chunked, triton
@@ -57,26 +56,22 @@ def _next(q: Tensor, k: Tensor, v: Tensor, state: Growing) -> tuple[Tensor, Stat
     what a small model waits for at every token, so that nothing here is asked twice.
     """
     memory, room, counts = state.memory, state.room, state.counts
-    mechanism, first = memory.mechanism, counts[0] if counts else 0
-    plain = (
-        type(mechanism) is Softmax
-        and mechanism.softcap is None
-        and type(memory.mask) is Causal
-        and memory.key_dim == memory.value_dim
-        and not torch.is_grad_enabled()
-        and room is not None
-        and room.owner is state.owner
-        and first < room.capacity
-        and counts.count(first) == len(counts)
-        and (torch.is_inference_mode_enabled() or not room.keys.is_inference())
-    )
-    if not plain or room is None or not isinstance(mechanism, Softmax):
+    first = counts[0] if counts else 0
+    if (
+        memory.plain is None
+        or room is None
+        or room.owner is not state.owner
+        or first >= room.capacity
+        or counts.count(first) != len(counts)
+        or torch.is_grad_enabled()
+        or (room.keys.is_inference() and not torch.is_inference_mode_enabled())
+    ):
         return None
     room.keys.narrow(2, first, 1).copy_(k)
     room.values.narrow(2, first, 1).copy_(v)
     room.owner = owner = object()
     out = F.scaled_dot_product_attention(
         q, room.keys.narrow(2, 0, first + 1), room.values.narrow(2, 0, first + 1),
-        scale=mechanism.scale, enable_gqa=q.shape[1] != memory.kv_heads,
+        scale=memory.plain.scale, enable_gqa=q.shape[1] != memory.kv_heads,
     )  # fmt: skip
     return out, Growing(memory, (first + 1,) * len(counts), state.capacity, room, owner)

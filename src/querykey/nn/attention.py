@@ -92,10 +92,7 @@ class MultiHeadAttention(nn.Module):
         bias = self.bias if bias is None else bias
         if state is None:
             return self._attend(q, k, v, real, bias)
-        self._check_state(q, state)
-        if not isinstance(state, Recurrent) and q.dtype != state.arrays[0].dtype:
-            # Under autocast projections are in half precision, and a state was made before.
-            q, k, v = (x.to(state.arrays[0].dtype) for x in (q, k, v))
+        q, k, v = self._fitted(q, k, v, state)
         if self.drop is not None and self.drop.training:
             out, state = follow_by(q, k, v, state, real, bias=bias, ways=Ways(self._attend_some))
         else:
@@ -149,8 +146,13 @@ class MultiHeadAttention(nn.Module):
         assert self.drop is not None
         return weighted_sum(self.drop(weights(q, k, **options)), repeat_heads(v, q.shape[1]))
 
-    def _check_state(self, q: Tensor, state: State) -> None:
-        """Projections fit each other; what is left to ask is whether the state fits them."""
+    def _fitted(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v in the state's dtype, or say why it does not fit them.
+
+        They fit each other. Under autocast they are in half precision, and a state was made before.
+        """
         memory, arrays = state.memory, state.arrays
         if (memory.kv_heads, memory.key_dim, memory.value_dim) != self.sizes:
             raise ValueError(f"this state is of another layer: {memory}")
@@ -158,6 +160,9 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"a state of {len(state.counts)} rows meets tokens of {len(q)}")
         if arrays and arrays[0].device != q.device:
             raise TypeError(f"the state is on {arrays[0].device}, the tokens are on {q.device}")
+        if arrays and arrays[0].dtype != q.dtype and not isinstance(state, Recurrent):
+            return q.to(arrays[0].dtype), k.to(arrays[0].dtype), v.to(arrays[0].dtype)
+        return q, k, v
 
     def _join(self, out: Tensor) -> Tensor:
         batch, heads, tokens, size = out.shape
