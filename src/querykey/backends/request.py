@@ -13,7 +13,6 @@ from querykey.attention.masks import (
     Dilated,
     Documents,
     Full,
-    Global,
     Mask,
     Padding,
     Window,
@@ -23,7 +22,7 @@ from querykey.attention.mechanisms import Mechanism
 from querykey.attention.positions import Bias
 from querykey.attention.rules import And, Or
 
-REFLEXIVE = (Full, Causal, Window, Dilated, Blocks, Global, Documents)
+REFLEXIVE = (Full, Causal, Window, Dilated, Blocks, Documents)
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class Request:
 
 
 def _reflexive(mask: Mask) -> bool:
-    if isinstance(mask, And | Or):
+    if isinstance(mask, Or):
+        return any(_reflexive(part) for part in mask.parts)
+    if isinstance(mask, And):
         return all(_reflexive(part) for part in mask.parts)
     return isinstance(mask, REFLEXIVE)
