@@ -50,6 +50,85 @@ def test_forward_mode_through_kernels():
             outputs(dual, "chunked")
 
 
+def test_forward_mode_through_softmax():
+    q, k, v = drawn(*[(1, 2, 6, 4)] * 3)
+    layer = MultiHeadAttention(8, AttentionConfig(heads=2), mask=qk.Causal()).double()
+    x = drawn((1, 5, 8))[0]
+
+    def outputs(q, backend="auto"):
+        return qk.attend(q, k, v, mask=qk.Causal(), backend=backend)
+
+    tangent = torch.ones_like(q)
+    found = torch.func.jvp(outputs, (q,), (tangent,))[1]
+    wanted = torch.autograd.functional.jvp(lambda q: outputs(q, "reference"), q, tangent)[1]
+    torch.testing.assert_close(found, wanted)
+    found = torch.func.hessian(lambda x: layer(x).square().sum())(x)
+    assert found.shape == (*x.shape, *x.shape)
+    torch.testing.assert_close(found.reshape(40, 40), found.reshape(40, 40).mT)
+    with pytest.raises(BackendError, match="no derivative in forward mode"):
+        torch.func.jvp(lambda q: outputs(q, "sdpa"), (q,), (tangent,))
+    gradient = torch.func.grad(lambda q: outputs(q, "sdpa").sum())  # which torch's kernel has
+    assert gradient(q).shape == q.shape
+
+
+@pytest.mark.parametrize("mask", [qk.Causal() & qk.Global(2), qk.Global(1) & qk.Blocks(2)], ids=str)
+@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+def test_nobody_sees_what_global_positions_hide(mask, backend):
+    q, k, v = drawn(*[(1, 1, 6, 4)] * 3)
+    seen = torch.tensor(mask.matrix(6, 6))
+    q[:, :, ~seen.any(1)] = torch.nan
+    k[:, :, ~seen.any(0)] = v[:, :, ~seen.any(0)] = torch.nan
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    out = qk.attend(*inputs, mask=mask, backend=backend)
+    out.sum().backward()
+    assert all(x.isfinite().all() for x in (out, *(x.grad for x in inputs)))
+    wanted = qk.attend(*(x.detach() for x in inputs), mask=mask, backend="reference")
+    torch.testing.assert_close(out.detach(), wanted)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])
+def test_an_empty_batch_has_an_empty_answer(make):
+    x, mask = make(np.zeros((0, 1, 3, 4))), qk.Dense(make(np.zeros((0, 1, 3, 3), bool)))
+    assert tuple(qk.attend(x, x, x, mask=mask).shape) == (0, 1, 3, 4)
+
+
+def test_long_doubles_keep_their_digits():
+    x = np.random.default_rng(0).standard_normal((3, 2, 5, 4))
+    found = qk.attend(*x.astype(np.longdouble))
+    assert found.dtype == np.longdouble
+    assert np.abs(found - qk.attend(*x)).max() < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: qk.ALiBi(2.5), "the number of heads is a whole number; got 2.5"),
+        (lambda: qk.Softmax(softcap="a"), "a softcap bounds the scores, so it is above 0; got a"),
+        (lambda: qk.Kernel(qk.Quadratic(), "a"), "a kernel's scale is above 0; got a"),
+        (
+            lambda: qk.empty_state(QUADRATIC, kv_heads=0, key_dim=2, value_dim=2),
+            "kv_heads is at least 1; got 0",
+        ),
+        (
+            lambda: qk.empty_state(QUADRATIC, kv_heads=1, key_dim=-1, value_dim=2),
+            "key_dim is at least 1; got -1",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+        wrong()
+
+
+def test_rows_of_a_state_are_whole_and_there():
+    state = qk.empty_state(QUADRATIC, batch=3, kv_heads=1, key_dim=2, value_dim=2)
+    assert state.select([-1, 0]).counts == (0, 0)
+    with pytest.raises(TypeError, match=r"by their numbers, or by booleans; got 0\.5"):
+        state.select([0.5])
+    with pytest.raises(IndexError, match="there is no row 5, there are 3"):
+        state.select([5])
+
+
 @pytest.mark.parametrize("tokens", [5, 600])
 def test_a_second_derivative_in_chunks_is_refused(tokens):
     q, k, v = drawn((1, 2, tokens, 4), (1, 1, tokens, 4), (1, 1, tokens, 2), grad=True)

@@ -111,9 +111,9 @@ def is_floating(array: Array) -> bool:
 
 def widened(array: Array) -> Array:
     """Return the array in the precision of scores and sums: float32 at least."""
-    xp = namespace(array)
-    if array.dtype in (xp.float32, xp.float64):
+    if array.dtype.itemsize >= 4:
         return array
+    xp = namespace(array)
     return xp.astype(array, xp.float32)
 
 

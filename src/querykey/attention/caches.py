@@ -319,7 +319,12 @@ def row_numbers(rows: Sequence[int] | Array, count: int) -> list[int]:
         if len(given) != count:
             raise ValueError(f"there are {count} rows, and {len(given)} booleans to choose them")
         return [number for number, wanted in enumerate(given) if wanted]
-    return [int(row) for row in given]
+    for row in given:
+        if not hasattr(row, "__index__"):
+            raise TypeError(f"rows are chosen by their numbers, or by booleans; got {row!r}")
+        if not -count <= row < count:
+            raise IndexError(f"there is no row {row}, there are {count}")
+    return [int(row) % count for row in given]
 
 
 def chosen_rows(array: Array, rows: np.ndarray) -> Array:

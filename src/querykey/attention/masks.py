@@ -21,6 +21,7 @@ import numpy as np
 
 from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, library, moved
 from querykey.attention.rules import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
+from querykey.shapes import at_least_one
 
 __all__ = [
     "FULL",
@@ -66,7 +67,7 @@ class Window(Mask):
     relative = True
 
     def __post_init__(self):
-        _at_least_one("a window counts keys, the query's own included, so it", self.size)
+        at_least_one("a window counts keys, the query's own included, so it", self.size)
         self._know(reach=self.size - 1)
 
     def visible(self, query, key):
@@ -82,8 +83,8 @@ class Dilated(Mask):
     relative = True
 
     def __post_init__(self):
-        _at_least_one("a dilated window counts keys, the query's own included, so it", self.size)
-        _at_least_one("a step", self.step)
+        at_least_one("a dilated window counts keys, the query's own included, so it", self.size)
+        at_least_one("a step", self.step)
         self._know(reach=(self.size - 1) * self.step)
 
     def visible(self, query, key):
@@ -99,7 +100,7 @@ class Strided(Mask):
     uses_positions = False
 
     def __post_init__(self):
-        _at_least_one("a step", self.step)
+        at_least_one("a step", self.step)
 
     def visible(self, query, key):
         return key % self.step == 0
@@ -112,7 +113,7 @@ class Global(Mask):
     count: int
 
     def __post_init__(self):
-        _at_least_one("the number of global positions", self.count)
+        at_least_one("the number of global positions", self.count)
 
     def visible(self, query, key):
         return (query < self.count) | (key < self.count)
@@ -125,7 +126,7 @@ class Blocks(Mask):
     size: int
 
     def __post_init__(self):
-        _at_least_one("the size of a block", self.size)
+        at_least_one("the size of a block", self.size)
 
     def visible(self, query, key):
         return query // self.size == key // self.size
@@ -139,7 +140,7 @@ class Prefix(Mask):
     uses_positions = False
 
     def __post_init__(self):
-        _at_least_one("the length of a prefix", self.count)
+        at_least_one("the length of a prefix", self.count)
         self._know(settles=self.count)
 
     def visible(self, query, key):
@@ -247,7 +248,7 @@ class Dense(ArrayMask):
         row = query if at.row is None else at.row
         sizes = self.outer
         spots = (*at.batch, at.head)[len(at.batch) + 1 - len(sizes) :] if sizes else ()
-        outer = (spot if size > 1 else 0 for spot, size in zip(spots, sizes, strict=True))
+        outer = (spot if size != 1 else 0 for spot, size in zip(spots, sizes, strict=True))
         return _truth(self.given[(*outer, row, key)])
 
 
@@ -263,10 +264,3 @@ def real_keys(mask: Mask, like: Array = None) -> Array | None:
 
 def _truth(array: Array) -> Array:
     return array != 0  # for booleans too, so that no dtype is asked inside a traced rule
-
-
-def _at_least_one(what: str, count: int) -> None:
-    if not hasattr(count, "__index__"):
-        raise TypeError(f"{what} is a whole number; got {count!r}")
-    if count < 1:
-        raise ValueError(f"{what} is at least 1; got {count}")

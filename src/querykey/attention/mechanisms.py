@@ -24,7 +24,7 @@ class Softmax:
     def __post_init__(self):
         if self.scale is not None and not hasattr(self.scale, "__float__"):
             raise TypeError(f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}")
-        if self.softcap is not None and not self.softcap > 0:
+        if self.softcap is not None and not _is_above_zero(self.softcap):
             raise ValueError(f"a softcap bounds the scores, so it is above 0; got {self.softcap}")
 
     def scale_for(self, key_dim: int) -> float:
@@ -55,7 +55,7 @@ class Kernel:
             raise TypeError(
                 f"Kernel wants a feature map, such as Quadratic(); got {self.features!r}"
             )
-        if not (self.scale > 0 and math.isfinite(self.scale)):
+        if not (_is_above_zero(self.scale) and math.isfinite(self.scale)):
             raise ValueError(f"a kernel's scale is above 0; got {self.scale}")
 
     def phi(self, x: Array) -> Array:
@@ -87,3 +87,7 @@ class Similarity:
 
 
 Mechanism = Softmax | Argmax | Kernel | Similarity
+
+
+def _is_above_zero(value: Any) -> bool:
+    return hasattr(value, "__float__") and value > 0

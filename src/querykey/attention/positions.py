@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from querykey.attention.arrays import Array, constant_reals, is_array, library, namespace
+from querykey.shapes import at_least_one
 
 
 def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Array = None) -> Array:
@@ -146,8 +147,7 @@ class ALiBi(Bias):
     heads: int
 
     def __post_init__(self):
-        if self.heads < 1:
-            raise ValueError(f"the number of heads is at least 1; got {self.heads}")
+        at_least_one("the number of heads", self.heads)
 
     def fits(self, heads: int) -> bool:
         """Whether that is the number it was made for."""

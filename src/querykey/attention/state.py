@@ -23,7 +23,7 @@ from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.attention.positions import Bias
 from querykey.attention.recurrent import Recurrent
-from querykey.shapes import bind
+from querykey.shapes import at_least_one, bind
 
 __all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]
 
@@ -50,6 +50,8 @@ def empty_state(
     for name, size in {"batch": batch, "capacity": capacity or 0}.items():
         if size < 0:
             raise ValueError(f"{name} is at least 0; got {size}")
+    for name, size in {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}.items():
+        at_least_one(name, size)
     for leaf in mask.leaves:
         if isinstance(leaf, ArrayMask):
             raise ValueError(

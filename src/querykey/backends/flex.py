@@ -22,6 +22,7 @@ from querykey.attention.masks import FULL, ArrayMask, Mask
 from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.rules import At
+from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import looked_at
 from querykey.backends.request import Request
 from querykey.backends.sdpa import four_axes
@@ -41,7 +42,7 @@ def refusal(request: Request) -> str | None:
         return "it takes a bias that is a rule over positions, not an array"
     if request.q.device.type == "cpu":
         return _refusal_on_cpu(request)
-    return None
+    return no_forward_mode(request.q, request.k, request.v)
 
 
 def _refusal_on_cpu(request: Request) -> str | None:

@@ -13,13 +13,27 @@ def only_backward(*tensors: torch.Tensor) -> str | None:
     """Why operators made here cannot serve: they have a backward, and no other derivative."""
     if torch.compiler.is_compiling():
         return None
-    transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
-    if transforms.peek_interpreter_stack() is not None:
+    if _TRANSFORMS.peek_interpreter_stack() is not None:
         return "it has no rules for the transforms of torch.func"
-    forward = forward_ad._current_level >= 0
-    if forward and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        return "it has no derivative in forward mode"
-    return None
+    return no_forward_mode(*tensors)
+
+
+def no_forward_mode(*tensors: Any) -> str | None:
+    """Why what has no derivative in forward mode cannot serve: one is being taken."""
+    if torch.compiler.is_compiling():
+        return None
+    taken = forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(x).tangent is not None
+        for x in tensors
+        if isinstance(x, torch.Tensor)
+    )
+    # Inside of another transform, tangents of an outer one are not seen.
+    levels = _TRANSFORMS.get_interpreter_stack() or ()
+    taken = taken or any(each.key() == _TRANSFORMS.TransformType.Jvp for each in levels)
+    return "it has no derivative in forward mode" if taken else None
+
+
+_TRANSFORMS: Any = torch._C._functorch  # type: ignore[attr-defined]
 
 
 def no_second_derivative(ctx: object, *_: object) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from querykey.attention.masks import FULL, Causal
 from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Bias
+from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import (
     Block,
     blocks,
@@ -36,7 +37,7 @@ def refusal(request: Request) -> str | None:
         return f"it computes softmax attention, not {type(request.mechanism).__name__}"
     if request.mechanism.softcap is not None:
         return "it has no softcap"
-    return None
+    return no_forward_mode(request.q, request.k, request.v, request.bias)
 
 
 def notes(request: Request) -> tuple[str, ...]:
