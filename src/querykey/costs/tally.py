@@ -20,6 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from querykey.costs import private
 from querykey.costs.formulas import MOVES, PRODUCTS, WORK, Call, Shape
 from querykey.costs.picks import PICKING, Picks
+from querykey.costs.places import Places
 from querykey.costs.private import TorchDispatchMode, size_of, storage_key
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -56,7 +57,7 @@ class Tally(TorchDispatchMode):
         self._owners: list[str] = []
         self._kinds: dict[Any, str] = {}
         self._seen: dict[int, Any] = {}
-        self._kept: list[Any] = []
+        self._places = Places()
 
     @contextmanager
     def watch(self, known: list[torch.Tensor]) -> Iterator[None]:
@@ -112,7 +113,10 @@ class Tally(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Shapes and devices are asked for a thousand times below here; no mode above needs to know.
         with private.no_torch_function():
-            return self._dispatch(func, args, kwargs or {})
+            out = self._dispatch(func, args, kwargs or {})
+            if self.valueless:
+                self._places.note(func, args, out)
+            return out
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         kind = self._kinds.get(func)
