@@ -16,6 +16,8 @@ from querykey.models.generate import Choice
 from querykey.models.probe import Probe
 from querykey.nn import NormConfig
 
+KNOWN = cases.DECODERS | cases.ENCODERS | cases.PAIRS
+
 
 def changed(folder, change):
     """Change the tensors of a folder in place."""
@@ -174,6 +176,18 @@ def test_settings_that_make_no_sense_are_refused(entries, words, tmp_path):
     configured(tmp_path, **entries)
     with pytest.raises(FolderError, match=words):
         qk.models.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "t5"])
+def test_decoders_that_see_the_future_are_refused(name, tmp_path):
+    KNOWN[name]().save_pretrained(tmp_path)
+    # Their masks take null for false too, but for one way of computing without padding.
+    for value in (False, None):
+        configured(tmp_path, is_causal=value)
+        with pytest.raises(FolderError, match=f"`is_causal` is {value}; we have only True"):
+            qk.models.load(tmp_path)
+    configured(tmp_path, is_causal=True)
+    qk.models.load(tmp_path)
 
 
 def test_padding_and_truncation_of_a_tokenizer_are_left_alone(tmp_path, capsys):

@@ -44,7 +44,7 @@ DEFAULTS: Settings = {
 
 def read(settings: Settings, names: frozenset[str]) -> DecoderConfig:
     """Return our config for config.json."""
-    only(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    only(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, is_causal=True)
     found = architecture(settings, ("GPT2LMHeadModel", "GPT2Model"))
     scale = None if settings["scale_attn_weights"] else 1.0
     width = settings["n_embd"]

@@ -17,6 +17,7 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    only,
     read_special,
     write_special,
 )
@@ -56,6 +57,7 @@ QWEN2_DEFAULTS = DEFAULTS | {
 
 
 def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, windows: Any):
+    only(settings, is_causal=True)
     found = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     key_dim = settings["head_dim"] or width // heads

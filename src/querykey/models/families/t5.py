@@ -18,6 +18,7 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    only,
     read_special,
     write_special,
 )
@@ -109,6 +110,7 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     encoder = EncoderConfig(embedding, block, settings["num_layers"], order)
     if found == "T5EncoderModel":
         return encoder
+    only(settings, is_causal=True)
     scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings") is not False)
     tied = "lm_head.weight" not in names or names.isdisjoint(TABLES)
     head = TokenHead(tied, scale=width**-0.5 if scaled else 1.0)
