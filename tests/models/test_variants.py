@@ -58,6 +58,38 @@ def test_the_original_length_may_stand_beside_the_rotation(name, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("gpt2", {
+            "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
+            "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+        }),
+        ("t5", {
+            "hidden_size": "d_model", "num_attention_heads": "num_heads",
+            "num_hidden_layers": "num_layers", "head_dim": "d_kv",
+        }),
+    ],
+)  # fmt: skip
+def test_entries_may_have_their_other_names(name, entries, tmp_path):
+    theirs, ids = cases.made(KNOWN[name]), cases.token_ids()
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    held = json.loads(file.read_text())
+    wanted = qk.models.load(tmp_path).config
+    file.write_text(json.dumps(held | {other: held.pop(ours) for other, ours in entries.items()}))
+    assert qk.models.load(tmp_path).config == wanted
+    # Where both are there, the other name counts.
+    configured(tmp_path, **dict.fromkeys(entries.values(), 6))
+    assert qk.models.load(tmp_path).config == wanted
+    torch.testing.assert_close(
+        says(qk.models.load(tmp_path), ids),
+        theirs_says(type(theirs).from_pretrained(tmp_path), ids),
+        atol=1e-5,
+        rtol=1e-4,
+    )
+
+
 OTHER_NAMES = {
     "gpt2": ("transformer.wte.weight", "lm_head.weight"),
     "llama-tied": ("model.embed_tokens.weight", "lm_head.weight"),

@@ -184,7 +184,8 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
         return from_record(settings.get("config"))
     if settings.get("quantization_config"):
         raise FolderError("config.json: its weights are quantized (`quantization_config`)")
-    return family.read(family.defaults | settings, names)
+    renamed = {ours: settings[name] for name, ours in family.entries.items() if name in settings}
+    return family.read(family.defaults | settings | renamed, names)
 
 
 def _told(config: Any, said: Settings) -> Any:

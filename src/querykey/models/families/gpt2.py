@@ -93,4 +93,8 @@ GPT2 = Family(
     ("gpt2",), DEFAULTS, "transformer.", lambda config: ROWS, read, write,
     ignored=(".attn.bias", ".attn.masked_bias"), copies=("lm_head.weight",),
     aliases=(("wte.weight", "lm_head.weight"),),
+    entries={
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    },
 )  # fmt: skip

@@ -161,4 +161,8 @@ T5 = Family(
     ignored=("EncDecAttention.relative_attention_bias.weight",),
     copies=("lm_head.weight", *TABLES[1:]),
     aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
+    entries={
+        "hidden_size": "d_model", "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers", "head_dim": "d_kv",
+    },
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from querykey.models.config import EmbeddingConfig, Special
@@ -45,6 +45,8 @@ class Family:
     copies: tuple[str, ...] = ()  # names of a tied head, which repeat the embedding
     # The end of a name, and the other name that a tied tensor may have been stored under instead.
     aliases: tuple[tuple[str, str], ...] = ()
+    # Other names of entries of config.json, which count before ours, as in `transformers`.
+    entries: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, config: Any, layers: int) -> Iterator[Row]:
         """Write the rows for a config out for every layer."""
