@@ -58,6 +58,17 @@ def test_the_original_length_may_stand_beside_the_rotation(name, tmp_path):
     )
 
 
+def test_one_of_two_rotations_counts(tmp_path):
+    theirs, ids = cases.made(cases.DECODERS["llama-3"]), cases.token_ids(length=30)
+    theirs.save_pretrained(tmp_path)
+    configured(tmp_path, rope_scaling={"rope_type": "linear", "factor": 4.0})
+    wanted = theirs_says(type(theirs).from_pretrained(tmp_path), ids)
+    torch.testing.assert_close(says(qk.models.load(tmp_path), ids), wanted, atol=1e-5, rtol=1e-4)
+    configured(tmp_path, rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+    with pytest.raises(FolderError, match="`rope_scaling` is of the type 'dynamic'"):
+        qk.models.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "entries"),
     [

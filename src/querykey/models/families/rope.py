@@ -93,7 +93,8 @@ KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
 
 def read_rope(settings: Settings) -> tuple[Rotary, float]:
     """Return the rotation that config.json asks for, and the factor of all scores with it."""
-    field = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
+    # Where both are there, `transformers` reads nothing of `rope_parameters`.
+    field = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
     rope = dict(settings.get(field) or {})
     base = float(rope.get("rope_theta") or settings.get("rope_theta") or 10000.0)
     _above_zero(rope_theta=base)
