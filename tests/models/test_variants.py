@@ -147,6 +147,17 @@ def test_a_second_table_of_tokens_is_refused(tmp_path):
         qk.models.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["bert-masked", "roberta-masked"])
+def test_a_second_bias_of_a_tied_head_is_refused(name, tmp_path):
+    cases.made(cases.ENCODERS[name]).save_pretrained(tmp_path)
+    bias, copy = OTHER_NAMES[name]
+    changed(tmp_path, lambda held: held.update({copy: held[bias].clone()}))
+    qk.models.load(tmp_path)
+    changed(tmp_path, lambda held: held.update({copy: held[bias] + 1}))
+    with pytest.raises(FolderError, match=f"`{copy}` is not `{bias}`, though"):
+        qk.models.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["bert-masked", "roberta-masked", "llama"])
 def test_padding_ids_get_their_gradient(name, tmp_path):
     theirs = cases.made((cases.DECODERS | cases.ENCODERS)[name])

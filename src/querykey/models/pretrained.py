@@ -291,18 +291,19 @@ def _read(
 
 
 def _check_rest(tensors: Tensors, places: list[Match], family: Family | None) -> None:
-    """Every other tensor is one that we need not read, or a copy of the embedding."""
-    ignored, copies = ((), ()) if family is None else (family.ignored, family.copies)
-    table = next((r.theirs for r, ours in places if ours[0].endswith("embed.tokens.weight")), None)
+    """Every other tensor is one that we need not read, or a copy of one that we have read."""
+    ignored, copies = ((), {}) if family is None else (family.ignored, family.copies)
     for name in sorted(tensors.names - {row.theirs for row, _ in places}):
         if name.endswith(ignored):
             continue
-        if table is None or not name.endswith(copies):
+        ends = tuple(ours for theirs, ours in copies.items() if name.endswith(theirs))
+        read = next((row.theirs for row, ours in places if ours[0].endswith(ends)), None)
+        if read is None:
             raise FolderError(
                 f"{tensors.files[name]}: tensor `{name}` has no place in the model of config.json"
             )
-        if not torch.equal(tensors.read(name), tensors.read(table)):
+        if not torch.equal(tensors.read(name), tensors.read(read)):
             raise FolderError(
-                f"{tensors.files[name]}: tensor `{name}` is not `{table}`, "
+                f"{tensors.files[name]}: tensor `{name}` is not `{read}`, "
                 "though config.json says that they are tied"
             )

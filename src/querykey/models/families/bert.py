@@ -194,11 +194,14 @@ BERT = Family(
     ("bert",), DEFAULTS, "bert.", bert_rows, read_bert, write_bert,
     ignored=(
         "position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
-        "pooler.dense.weight", "pooler.dense.bias", "cls.predictions.decoder.bias",
+        "pooler.dense.weight", "pooler.dense.bias",
         "cls.predictions.bias",  # not the one that is added, where the head is untied
         "embeddings.token_type_ids",
     ),
-    copies=("cls.predictions.decoder.weight",),
+    copies={
+        "cls.predictions.decoder.weight": "embed.tokens.weight",
+        "cls.predictions.decoder.bias": "head.output.bias",
+    },
     aliases=(
         ("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
         ("cls.predictions.bias", "cls.predictions.decoder.bias"),
@@ -208,10 +211,13 @@ ROBERTA = Family(
     ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
     read_roberta, write_roberta,
     ignored=(
-        "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.decoder.bias",
-        "lm_head.bias", "embeddings.token_type_ids",
+        "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.bias",
+        "embeddings.token_type_ids",
     ),
-    copies=("lm_head.decoder.weight",),
+    copies={
+        "lm_head.decoder.weight": "embed.tokens.weight",
+        "lm_head.decoder.bias": "head.output.bias",
+    },
     aliases=(
         ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
         ("lm_head.bias", "lm_head.decoder.bias"),

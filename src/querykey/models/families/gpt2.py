@@ -91,7 +91,7 @@ def write(config: object) -> Settings | None:
 
 GPT2 = Family(
     ("gpt2",), DEFAULTS, "transformer.", lambda config: ROWS, read, write,
-    ignored=(".attn.bias", ".attn.masked_bias"), copies=("lm_head.weight",),
+    ignored=(".attn.bias", ".attn.masked_bias"), copies={"lm_head.weight": "embed.tokens.weight"},
     aliases=(("wte.weight", "lm_head.weight"),),
     entries={
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions",

@@ -159,7 +159,7 @@ T5 = Family(
     ("t5",), DEFAULTS, "", rows, read, write,
     # The first T5's have a table that nothing reads.
     ignored=("EncDecAttention.relative_attention_bias.weight",),
-    copies=("lm_head.weight", *TABLES[1:]),
+    copies=dict.fromkeys(("lm_head.weight", *TABLES[1:]), "embed.tokens.weight"),
     aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
     entries={
         "hidden_size": "d_model", "num_attention_heads": "num_heads",

@@ -42,7 +42,8 @@ class Family:
     read: Callable[[Settings, frozenset[str]], Any]
     write: Callable[[Any], Settings | None]
     ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
-    copies: tuple[str, ...] = ()  # names of a tied head, which repeat the embedding
+    # Names of a tied head, or their ends, and the end of our name of what they repeat.
+    copies: Mapping[str, str] = field(default_factory=dict)
     # The end of a name, and the other name that a tied tensor may have been stored under instead.
     aliases: tuple[tuple[str, str], ...] = ()
     # Other names of entries of config.json, which count before ours, as in `transformers`.
