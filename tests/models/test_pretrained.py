@@ -209,7 +209,7 @@ def test_what_we_save_they_load(name, tmp_path):
 def test_special_tokens_are_kept(tmp_path):
     theirs = cases.made(cases.DECODERS["llama"])
     theirs.generation_config.eos_token_id = [5, 7]
-    theirs.config.pad_token_id = 3
+    theirs.generation_config.pad_token_id = theirs.config.pad_token_id = 3
     ours = through_a_folder(theirs, tmp_path / "in")
     assert ours.config.embedding.special == qk.models.Special(bos=0, eos=(5, 7), pad=3)
     qk.models.save(ours, tmp_path / "out")
@@ -234,6 +234,28 @@ def test_generation_stops_where_theirs_does(name, tmp_path):
     assert (wanted == 4).any()
     assert torch.equal(qk.generate(ours, ids, max_new_tokens=9), wanted)
     assert torch.equal(qk.generate(ours, ids, max_new_tokens=9, stop=()), free)
+
+
+SAID = {
+    "nothing": lambda stop: {},
+    "null": lambda stop: {"eos_token_id": None},
+    "another": lambda stop: {"eos_token_id": stop},
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_where_generation_has_a_file_config_json_ends_and_fills_nothing(said, tmp_path):
+    theirs, ids = cases.made(cases.DECODERS["llama"]), cases.token_ids()
+    theirs.save_pretrained(tmp_path)
+    options = {"max_new_tokens": 9, "do_sample": False}
+    free = theirs.generate(ids, eos_token_id=99, **options)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings |= {"eos_token_id": int(free[0, 13]), "pad_token_id": 3}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "generation_config.json").write_text(json.dumps(SAID[said](int(free[0, 15]))))
+    wanted = type(theirs).from_pretrained(tmp_path).generate(ids, **options)
+    assert torch.equal(wanted, free) == (said != "another")
+    assert torch.equal(qk.generate(qk.models.load(tmp_path), ids, max_new_tokens=9), wanted)
 
 
 def test_dropout_is_kept(tmp_path):

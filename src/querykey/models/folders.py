@@ -64,10 +64,10 @@ def read_settings(folder: Path) -> Settings:
     return _read_object(file)
 
 
-def read_generation(folder: Path) -> Settings:
-    """Return generation_config.json, empty where the folder has none."""
+def read_generation(folder: Path) -> Settings | None:
+    """Return generation_config.json, None where the folder has none."""
     file = folder / "generation_config.json"
-    return _read_object(file) if file.is_file() else {}
+    return _read_object(file) if file.is_file() else None
 
 
 def _read_object(file: Path) -> Settings:
@@ -186,7 +186,7 @@ def write_folder(
         save_file(shard, folder / name, metadata={"format": "pt"})
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        text = json.dumps(read_generation(folder) | said, indent=2, sort_keys=True) + "\n"
-        generation.write_text(text, encoding="utf-8")
+    generation = read_generation(folder)
+    if generation is not None:
+        text = json.dumps(generation | said, indent=2, sort_keys=True) + "\n"
+        (folder / "generation_config.json").write_text(text, encoding="utf-8")

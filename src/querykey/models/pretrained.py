@@ -56,8 +56,9 @@ def load(
     tensors, said = read_tensors(folder), read_generation(folder)
     with _blamed(folder / "config.json"):
         config = _config(settings, family, tensors.names)
-    with _blamed(folder / "generation_config.json"):
-        config = _told(config, said)
+    if said is not None:
+        with _blamed(folder / "generation_config.json"):
+            config = _told(config, said)
     with _blamed(folder / "config.json"), torch.device("meta"):
         model = build(config)
     found = _read(model, _places(model, config, family, tensors), family, tensors)
@@ -189,7 +190,7 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
 
 
 def _told(config: Any, said: Settings) -> Any:
-    """Return the config with the special tokens of generation_config.json, which come first."""
+    """Return the config with what ends and fills a row by generation_config.json, be it nothing."""
     if isinstance(config, EncoderDecoderConfig):
         start = said.get("decoder_start_token_id")
         return replace(
@@ -201,13 +202,11 @@ def _told(config: Any, said: Settings) -> Any:
     if not isinstance(config, EncoderConfig | DecoderConfig):
         return config
     new, old = read_special(said), config.embedding.special
-    pads = [new.pad, old.pad]
-    if getattr(config.positions, "skip", None) is not None:
-        pads.reverse()  # RoBERTa counts positions by the one of its config
+    skips = getattr(config.positions, "skip", None) is not None
     special = Special(
         old.bos if new.bos is None else new.bos,
-        new.eos or old.eos,
-        pads[1] if pads[0] is None else pads[0],
+        new.eos,
+        old.pad if skips else new.pad,  # RoBERTa counts positions by the one of its config
     )
     return replace(config, embedding=replace(config.embedding, special=special))
 
