@@ -244,6 +244,15 @@ def test_decoders_that_see_the_future_are_refused(name, tmp_path):
     qk.models.load(tmp_path)
 
 
+@pytest.mark.parametrize("entry", [{"dense_act_fn": "gelu_new"}, {"is_gated_act": True}])
+def test_an_activation_that_is_said_twice_is_one(entry, tmp_path):
+    cases.PAIRS["t5"]().save_pretrained(tmp_path)
+    configured(tmp_path, **entry)
+    ((name, _),) = entry.items()
+    with pytest.raises(FolderError, match=f"`{name}` is .* by `feed_forward_proj`"):
+        qk.models.load(tmp_path)
+
+
 def test_padding_and_truncation_of_a_tokenizer_are_left_alone(tmp_path, capsys):
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json takes its package")
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from querykey.models.config import (
 from querykey.models.families.table import (
     THEIR_ACTIVATIONS,
     Family,
+    FolderError,
     Row,
     Settings,
     activation,
@@ -89,6 +90,11 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     gated, _, name = settings["feed_forward_proj"].rpartition("-")
     # The first gated T5 was written down as "gelu", and computes its approximation by tanh.
     act = "gelu_new" if settings["feed_forward_proj"] == "gated-gelu" else name
+    for key, wanted in (("dense_act_fn", act), ("is_gated_act", bool(gated))):
+        if settings.get(key, wanted) != wanted:
+            raise FolderError(
+                f"config.json: `{key}` is {settings[key]!r}, but {wanted!r} by `feed_forward_proj`"
+            )
     width, size = settings["d_model"], settings["d_kv"]
     embedding = EmbeddingConfig(settings["vocab_size"], special=read_special(settings))
     block = BlockConfig(
