@@ -215,6 +215,22 @@ def test_saving_tells_generation_of_new_special_tokens(tmp_path):
     assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.5
 
 
+@pytest.mark.parametrize("name", ["bert-masked", "roberta-masked", "llama"])
+def test_padding_may_be_no_row_of_the_table(name, tmp_path):
+    theirs, ids = cases.made(KNOWN[name]), cases.token_ids()
+    theirs.save_pretrained(tmp_path)
+    configured(tmp_path, pad_token_id=-1)
+    wanted = theirs_says(type(theirs).from_pretrained(tmp_path), ids)
+    torch.testing.assert_close(says(qk.models.load(tmp_path), ids), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_a_roberta_without_padding_is_refused(tmp_path):
+    cases.ENCODERS["roberta"]().save_pretrained(tmp_path)
+    configured(tmp_path, pad_token_id=None)
+    with pytest.raises(FolderError, match="`pad_token_id` is null, and RoBERTa's positions"):
+        qk.models.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("entries", "words"),
     [

@@ -8,12 +8,14 @@ from querykey.models.config import ClassHead, EmbeddingConfig, EncoderConfig, Le
 from querykey.models.families.table import (
     THEIR_ACTIVATIONS,
     Family,
+    FolderError,
     Row,
     Settings,
     activation,
     architecture,
     only,
     read_special,
+    untrained,
     write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
@@ -111,7 +113,7 @@ def _read(settings: Settings, names: frozenset[str], name: str, positions: Learn
             settings["type_vocab_size"],
             norm=True,
             special=read_special(settings),
-            untrained=settings.get("pad_token_id"),
+            untrained=untrained(settings),
         ),
         BlockConfig(
             settings["hidden_size"],
@@ -141,6 +143,11 @@ def read_bert(settings: Settings, names: frozenset[str]) -> EncoderConfig:
 def read_roberta(settings: Settings, names: frozenset[str]) -> EncoderConfig:
     """Return our config; positions are counted past the padding id, and leave out padding."""
     pad = settings["pad_token_id"]
+    if pad is None:
+        raise FolderError(
+            "config.json: `pad_token_id` is null, and RoBERTa's positions are counted from that "
+            "id; set it, to 1 as a rule"
+        )
     positions = Learned(settings["max_position_embeddings"] - pad - 1, pad + 1, pad)
     if (settings.get("architectures") or [""])[0].startswith(("XLMRoberta", "Camembert")):
         named = settings["architectures"][0].replace("XLMRoberta", "Roberta")

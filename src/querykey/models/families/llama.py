@@ -19,6 +19,7 @@ from querykey.models.families.table import (
     architecture,
     only,
     read_special,
+    untrained,
     write_special,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
@@ -67,8 +68,7 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     biases += ["output"] if output else []
     return DecoderConfig(
         EmbeddingConfig(
-            settings["vocab_size"], special=read_special(settings),
-            untrained=settings.get("pad_token_id"),
+            settings["vocab_size"], special=read_special(settings), untrained=untrained(settings),
         ),
         BlockConfig(
             width,

@@ -68,6 +68,12 @@ def read_special(settings: Settings) -> Special:
     )
 
 
+def untrained(settings: Settings) -> int | None:
+    """Return the token whose row gets no gradient: padding, where it is a row of the table."""
+    pad = settings.get("pad_token_id")
+    return None if pad is None or pad < 0 else pad
+
+
 def write_special(embedding: EmbeddingConfig) -> Settings:
     """Return what config.json says of a model's special tokens."""
     special = embedding.special
