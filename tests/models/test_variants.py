@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 from tests.models import cases
 
@@ -187,6 +188,15 @@ def test_batch_norm_comes_back(tmp_path):
     ids = torch.randint(0, 9, (2, 5))
     torch.testing.assert_close(other(ids), model.eval()(ids))
     assert int(other.stack.norm.num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+def test_a_whole_number_of_a_norm_is_written_as_theirs(name, tmp_path):
+    (KNOWN | cases.IMAGES)[name]().save_pretrained(tmp_path)
+    for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"):
+        configured(tmp_path, **{key: 0})
+    qk.models.save(qk.models.load(tmp_path), tmp_path / "out")
+    hf.AutoConfig.from_pretrained(tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "mistral", "quadratic"])

@@ -174,7 +174,7 @@ def _write(config: object, name: str) -> Settings | None:
         "intermediate_size": block.mlp.hidden,
         "hidden_act": THEIR_ACTIVATIONS[block.mlp.activation],
         "max_position_embeddings": config.positions.count + config.positions.offset,
-        "layer_norm_eps": block.norm.epsilon,
+        "layer_norm_eps": float(block.norm.epsilon),
         "tie_word_embeddings": not isinstance(head, TokenHead) or head.tied,
         "hidden_dropout_prob": block.dropout,
         "attention_probs_dropout_prob": block.attention.dropout,

@@ -80,7 +80,7 @@ def write(config: object) -> Settings | None:
         "n_head": block.attention.heads,
         "n_inner": block.mlp.hidden,
         "activation_function": THEIR_ACTIVATIONS[block.mlp.activation],
-        "layer_norm_epsilon": block.norm.epsilon,
+        "layer_norm_epsilon": float(block.norm.epsilon),
         "scale_attn_weights": getattr(block.attention.mechanism, "scale", None) is None,
         "tie_word_embeddings": config.head is None or config.head.tied,
         "attn_pdrop": block.attention.dropout,

@@ -136,7 +136,7 @@ def _write(config: object, name: str, **more: Any) -> Settings | None:
         "num_key_value_heads": kv_heads,
         "head_dim": key_dim,
         "hidden_act": THEIR_ACTIVATIONS[block.mlp.activation],
-        "rms_norm_eps": block.norm.epsilon,
+        "rms_norm_eps": float(block.norm.epsilon),
         "tie_word_embeddings": config.head is not None and config.head.tied,
         "rope_parameters": rope,
         "attention_dropout": block.attention.dropout,

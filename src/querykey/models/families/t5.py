@@ -153,7 +153,7 @@ def write(config: object) -> Settings | None:
         "num_heads": block.attention.heads,
         "relative_attention_num_buckets": encoder.positions.buckets,
         "relative_attention_max_distance": encoder.positions.furthest,
-        "layer_norm_epsilon": block.norm.epsilon,
+        "layer_norm_epsilon": float(block.norm.epsilon),
         "feed_forward_proj": gated if block.mlp.gated else act,
         "scale_decoder_outputs": head is None or head.scale != 1,
         "decoder_start_token_id": 0 if pair is None else pair.start,

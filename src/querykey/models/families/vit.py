@@ -95,7 +95,7 @@ def write(config: object) -> Settings | None:
         "num_attention_heads": block.attention.heads,
         "intermediate_size": block.mlp.hidden,
         "hidden_act": THEIR_ACTIVATIONS[block.mlp.activation],
-        "layer_norm_eps": block.norm.epsilon,
+        "layer_norm_eps": float(block.norm.epsilon),
         "image_size": image,
         "patch_size": patch,
         "num_channels": config.channels,
