@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests.models import test_text as text
@@ -67,6 +68,28 @@ def test_a_row_ends_with_its_stop_token():
         assert set(out[row, end:].tolist()) <= {stop}
     alone = qk.generate(model, x[:1], max_new_tokens=12, stop=stop)
     assert alone.shape[1] == 5 + free[0].tolist().index(stop) + 1
+
+
+@pytest.mark.parametrize("several", [list, np.array, torch.tensor, set])
+def test_stop_tokens_of_any_kind(several):
+    model, x = text.decoder(), text.ids(length=5)
+    stop = int(qk.generate(model, x, max_new_tokens=3)[0, -1])
+    wanted = qk.generate(model, x, max_new_tokens=12, stop=(stop, 50))
+    assert torch.equal(qk.generate(model, x, max_new_tokens=12, stop=several([stop, 50])), wanted)
+    wanted = qk.generate(model, x, max_new_tokens=12, stop=stop)
+    for one in (np.int64(stop), np.array(stop), torch.tensor(stop), several([stop])):
+        assert torch.equal(qk.generate(model, x, max_new_tokens=12, stop=one), wanted)
+
+
+def test_ids_and_real_tokens_of_other_kinds():
+    model, x, real = text.decoder(), text.ids(), text.real_tokens("left")
+    wanted = qk.generate(model, x, real=real, max_new_tokens=np.int64(4))
+    for given in (real.tolist(), real.numpy(), real.int()):
+        assert torch.equal(qk.generate(model, x, real=given, max_new_tokens=4), wanted)
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        out = qk.generate(model, x.to(dtype), real=real, max_new_tokens=4)
+        assert out.dtype == torch.long
+        assert torch.equal(out, wanted)
 
 
 def test_a_config_says_what_ends_and_fills_a_row():
@@ -177,7 +200,21 @@ def test_temperature_divides_the_scores():
         (lambda m: qk.generate(m, text.ids(), top_k=0), ValueError, "top_k is at least 1"),
         (lambda m: qk.generate(m, text.ids()[:, :0]), ValueError, "at least one token"),
         (lambda m: qk.generate(m, [[1, 2]]), TypeError, "a prompt is a tensor of ids"),
+        (lambda m: qk.generate(m, text.ids().float()), TypeError, "are whole numbers; got torch.f"),
         (lambda m: qk.generate(m, text.ids(), stop="x"), TypeError, "stop is a token id"),
+        (lambda m: qk.generate(m, text.ids(), stop=2.5), TypeError, "stop is a token id"),
+        (
+            lambda m: qk.generate(m, text.ids(), max_new_tokens=None),
+            TypeError,
+            "max_new_tokens is a whole number; got None",
+        ),
+        (
+            lambda m: qk.generate(m, text.ids(), max_new_tokens=2.5),
+            TypeError,
+            "max_new_tokens is a whole number; got 2.5",
+        ),
+        (lambda m: qk.generate(m, text.ids(), top_k=2.5), TypeError, "top_k is a whole number"),
+        (lambda m: qk.generate(m, text.ids(), seed=1.5), TypeError, "seed is a whole number"),
         (lambda m: qk.generate(m, text.ids(), max_new_tokens=-1), ValueError, "is at least 0"),
         (lambda m: qk.generate(nn.Linear(2, 2), text.ids()), TypeError, "Linear has no state"),
         (

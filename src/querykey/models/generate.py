@@ -8,7 +8,9 @@ for tokens in stream(model, prompt): ...                      # (batch,) at a ti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -84,7 +86,7 @@ def generate(
     tokens = _tokens(model, ids, max_new_tokens, real, temperature, top_k, top_p, stop, seed)
     with torch.inference_mode():
         new = [each[:, None] for each in tokens]
-    return torch.cat([_first(model, ids), *new], 1)
+    return torch.cat([_first(model, ids.long()), *new], 1)
 
 
 def stream(
@@ -127,31 +129,53 @@ def _tokens(
 ) -> Iterator[Tensor]:
     """Check what `generate` and `stream` are given, and return the tokens to come."""
     check_decodes(model)
-    _check_prompt(ids, real)
+    real = _checked(ids, real)
+    count = _whole("max_new_tokens", count)
     if count < 0:
         raise ValueError(f"max_new_tokens is at least 0; got {count}")
     if temperature is None:
         temperature = 0.0 if top_k is None and top_p is None else 1.0
-    choice = Choice(temperature, top_k, top_p)
-    if stop is None:
-        stop = special_tokens(model).eos
-    stops = (stop,) if isinstance(stop, int) else tuple(stop)
-    if not all(isinstance(each, int) for each in stops):
-        raise TypeError(f"stop is a token id, or several; got {stop!r}")
-    return _run(model, ids, count, real, choice, stops, seed)
+    choice = Choice(temperature, None if top_k is None else _whole("top_k", top_k), top_p)
+    stops = special_tokens(model).eos if stop is None else _stops(stop)
+    seed = None if seed is None else _whole("seed", seed)
+    return _run(model, ids.long(), count, real, choice, stops, seed)
 
 
-def _check_prompt(ids: Any, real: Any) -> None:
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number; got {value!r}") from None
+
+
+def _stops(stop: Any) -> tuple[int, ...]:
+    """Return one id, or each of several, of any library."""
+    with suppress(TypeError):
+        return (index(stop),)
+    try:
+        return tuple(index(each) for each in stop)
+    except TypeError:
+        raise TypeError(f"stop is a token id, or several; got {stop!r}") from None
+
+
+def _checked(ids: Any, real: Any) -> Tensor | None:
+    """Return which tokens of a prompt are real, beside its ids."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}")
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"the ids of a prompt are whole numbers; got {ids.dtype}")
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise ValueError(
             f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
         )
-    if real is not None and real.shape != ids.shape:
+    if real is None:
+        return None
+    real = torch.as_tensor(real, device=ids.device) != 0
+    if real.shape != ids.shape:
         raise ValueError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
-    if real is not None and not bool((real != 0).any(1).all()):
+    if not bool(real.any(1).all()):
         raise ValueError("every prompt has at least one real token")
+    return real
 
 
 def _run(
@@ -200,7 +224,7 @@ def _last(hidden: Tensor, real: Tensor | None) -> Tensor:
     if real is None:
         return hidden[:, -1]
     place = torch.arange(hidden.shape[1], device=hidden.device)
-    last = torch.where(real != 0, place, -1).argmax(1)
+    last = torch.where(real, place, -1).argmax(1)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
