@@ -455,3 +455,30 @@ def test_a_model_that_cannot_be_differentiated_breaks_no_law():
     finding = check(Proud(), laws=["causality"]).law("causality.gradient")
     assert finding.verdict == "not-applicable"
     assert "it refuses to be differentiated" in finding.note
+
+
+class Settling(Faulty):
+    """Causal, with a state that training moves; `fault` says which of them the answer follows."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        if self.has("a norm"):
+            nn.utils.parametrizations.spectral_norm(self.mix)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.count = 0
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        mixed = self.mix(x - self.mean if self.has("a mean") else x).cumsum(1)
+        if self.has("a count"):
+            mixed = mixed * (1 - 0.5 ** (self.count + 1))
+        if self.training:
+            self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+            self.count += 1
+        return self.head(x + mixed)
+
+
+@pytest.mark.parametrize("state", ["a norm", "a mean", "a count"])
+def test_a_state_that_training_moves_is_no_leak(state):
+    assert check(Settling(state), laws=["causality"]).violations == []

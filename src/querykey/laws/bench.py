@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 import re
@@ -20,6 +21,7 @@ from querykey.laws.lift import duplicate, lifted, randomise, shake
 from querykey.laws.subject import Subject
 
 Inputs = dict[str, Any]
+MACHINERY = set(vars(nn.Module())) - {"_buffers"}  # hooks, modules, parameters, the mode
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Bench:
     wide: bool = True
     shaken: bool = False  # own weights get a little noise, so that equal values differ
     twins: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
+    states: dict[nn.Module, list[dict[str, Any]]] = field(default_factory=dict)  # as they began
     seen: set[str] = field(default_factory=set)  # names of the torch functions that ran
 
     @cached_property
@@ -103,8 +106,19 @@ class Bench:
             if setting.train:
                 turn_dropout_on(twin)
                 twin.train()
+                self.states[twin] = _state(twin)
             self.twins[key] = twin
         return self.twins[key]
+
+    def begin_anew(self, setting: Setting) -> None:
+        """Undo what earlier runs taught a copy in training: statistics, counters, attributes."""
+        twin = self.twin(setting)
+        states = _copied(twin, self.states.get(twin, []))
+        for module, began in zip(twin.modules(), states, strict=False):
+            held = vars(module)
+            for name in [n for n in held if n not in MACHINERY and n not in began]:
+                del held[name]
+            held.update(began)
 
     def raw(self, inputs: Inputs, setting: Setting | None = None, as_given: bool = False) -> Any:
         """Whatever the callable returns; it gets copies, unless what it does to them is asked."""
@@ -151,6 +165,21 @@ class Bench:
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
             yield
+
+
+def _state(model: nn.Module) -> list[dict[str, Any]]:
+    """Copies of the buffers and attributes of every module."""
+    held = [
+        {name: value for name, value in vars(module).items() if name not in MACHINERY}
+        for module in model.modules()
+    ]
+    return _copied(model, held)
+
+
+def _copied(model: nn.Module, state: Any) -> Any:
+    """A copy on its own memory, but for the model's modules and parameters themselves."""
+    parts = chain(model.modules(), model.parameters())
+    return copy.deepcopy(state, {id(part): part for part in parts})
 
 
 @contextmanager

@@ -109,7 +109,9 @@ class Specimen:
         return self.known[key][1]
 
     def answer(self, run: Run, recorder: Recorder | None = None) -> torch.Tensor:
-        """The answer as (batch, positions, rest)."""
+        """The answer as (batch, positions, rest); in training each begins with the same state."""
+        if run.setting.train:
+            self.bench.begin_anew(run.setting)
         if run.chunks is not None:
             return self.cache.answer(self, run, recorder)
         if run.setting.again:
