@@ -482,3 +482,26 @@ class Settling(Faulty):
 @pytest.mark.parametrize("state", ["a norm", "a mean", "a count"])
 def test_a_state_that_training_moves_is_no_leak(state):
     assert check(Settling(state), laws=["causality"]).violations == []
+
+
+class LateLeak(Faulty):
+    """Looks one token ahead in sequences beyond some length, and takes so many at most."""
+
+    def __init__(self, beyond, most):
+        super().__init__()
+        self.beyond, self.place = beyond, nn.Embedding(most, WIDTH)
+
+    def forward(self, ids):
+        length = ids.size(1)
+        x = self.embed(ids) + self.place(torch.arange(length))
+        hidden = torch.ones(length, length).triu(1 + (length > self.beyond)).bool()
+        return self.head(x + (x @ x.mT / WIDTH).masked_fill(hidden, -1e9).softmax(-1) @ x)
+
+
+@pytest.mark.parametrize(("beyond", "most"), [(16, 32), (32, 64), (128, 200)])
+def test_a_leak_that_begins_late_is_found_where_the_model_takes_as_many(beyond, most):
+    found = check(LateLeak(beyond, most), laws=["causality.perturb"]).law("causality.perturb")
+    assert found.verdict == "violated"
+    assert found.setting["length"] > beyond
+    lawful = check(LateLeak(most, most), laws=["causality.perturb"]).law("causality.perturb")
+    assert (lawful.verdict, lawful.note) == ("holds", "")

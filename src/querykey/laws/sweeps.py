@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from querykey.laws.bench import Setting
 from querykey.laws.specimen import Specimen
+from querykey.laws.traits import attempt
 
 LONGEST = 90
+LONG = (150, 60, 30)  # where what begins at some length has begun, if the model takes as many
 
 
 def plain(specimen: Specimen) -> Iterator[Setting]:
@@ -44,6 +46,14 @@ def lengths(specimen: Specimen) -> Iterator[Setting]:
         yield Setting(length=max(spans) + 5)
 
 
+def long(specimen: Specimen) -> Iterator[Setting]:
+    """Far more tokens, with a window found or not: a leak may begin at any length."""
+    for setting in (Setting(length=length) for length in LONG if specimen.anatomy.axis):
+        if attempt(specimen, specimen.inputs(setting), setting) is not None:
+            yield setting
+            return
+
+
 def everything(specimen: Specimen) -> Iterator[Setting]:
     """All of it, training mode and one row included."""
     yield from as_called(specimen)
@@ -53,6 +63,7 @@ def everything(specimen: Specimen) -> Iterator[Setting]:
     yield Setting(batch=1)
     yield Setting(length=5)
     yield from lengths(specimen)
+    yield from long(specimen)
 
 
 def shapes(specimen: Specimen) -> Iterator[Setting]:
