@@ -505,3 +505,21 @@ def test_a_leak_that_begins_late_is_found_where_the_model_takes_as_many(beyond, 
     assert found.setting["length"] > beyond
     lawful = check(LateLeak(most, most), laws=["causality.perturb"]).law("causality.perturb")
     assert (lawful.verdict, lawful.note) == ("holds", "")
+
+
+class AheadInAll(Faulty):
+    """Whether it is meant to look ahead is asked of its parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.core = nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True)
+
+    def forward(self, ids):
+        return self.head(self.core(self.embed(ids)))
+
+
+@pytest.mark.parametrize("kind", [Restless, AheadInAll])
+def test_the_random_numbers_of_the_caller_stay(kind):
+    model, before = kind(), torch.get_rng_state()
+    check(model, laws=["purity"])
+    assert torch.equal(before, torch.get_rng_state())

@@ -69,7 +69,7 @@ def run_check(
     grad = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
     try:
-        with quiet():
+        with quiet(), torch.random.fork_rng(_gpus()):
             specimen = prepare(subject, seed)
             report = replace(report, kind=specimen.kind, about=about(specimen))
             for finding in _findings(specimen, chosen, weights):
@@ -80,6 +80,11 @@ def run_check(
     finally:
         torch.set_grad_enabled(grad)
     return replace(report, laws=findings, seconds=time.perf_counter() - began)
+
+
+def _gpus() -> list[int]:
+    """Those whose random numbers may be drawn."""
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
 
 
 def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None) -> Subject:
