@@ -523,3 +523,22 @@ def test_the_random_numbers_of_the_caller_stay(kind):
     model, before = kind(), torch.get_rng_state()
     check(model, laws=["purity"])
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Mixed(Faulty):
+    """Rows mix in the second of three layers, and gradients differ most elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+        self.norm = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+    def forward(self, ids):
+        x = self.layers[0](self.embed(ids)).cumsum(1)
+        x = self.layers[1](self.norm(x.mT).mT)
+        return self.head(self.layers[2](x.tanh()))
+
+
+def test_gradients_that_do_not_add_up_are_blamed_where_rows_mix():
+    report = check(Mixed(), laws=["batch.alone", "accumulation"])
+    assert {(f.verdict, f.module) for f in report.laws} == {("violated", "norm")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import nn
 
 from querykey.laws import sweeps
-from querykey.laws.batch import has_rows
+from querykey.laws.batch import alone, has_rows
 from querykey.laws.bench import Setting
-from querykey.laws.blame import Blame, source_of
+from querykey.laws.blame import Blame, blame, source_of
 from querykey.laws.derivative import backward, parameter_gradients, score, trained
 from querykey.laws.law import Law
 from querykey.laws.limitations import by_design
@@ -20,7 +21,7 @@ from querykey.laws.outputs import answers
 from querykey.laws.recorder import Recorder
 from querykey.laws.silence import Silence
 from querykey.laws.specimen import Specimen
-from querykey.laws.trial import Outcome, Run, deviation
+from querykey.laws.trial import Outcome, Run, conduct, deviation
 
 
 def has_weights(specimen: Specimen) -> str:
@@ -155,11 +156,13 @@ def accumulation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
     twin = specimen.bench.twin(setting)
     twin.zero_grad(set_to_none=True)
     for row in range(batch):
-        alone = specimen.answer(Run(specimen.take_rows(inputs, [row]), setting))
-        backward((alone[0] * weights[row].to(alone.dtype)).sum())
+        own = specimen.answer(Run(specimen.take_rows(inputs, [row]), setting))
+        backward((own[0] * weights[row].to(own.dtype)).sum())
     sums = {n: p.grad for n, p in trained(twin)}
     worst, name = _worst(whole, sums)
-    found = _owner(twin, name) if worst > specimen.threshold else None
+    found = None
+    if worst > specimen.threshold:
+        found = _mixer(specimen, setting) or _owner(twin, name)
     note = f"the gradient of {name} is not the sum over rows"
     yield Outcome(worst, None, setting, {}, None, note, found)
     twin.zero_grad(set_to_none=True)
@@ -183,6 +186,15 @@ def _worst(
         if gap > worst:
             worst, name = gap, each
     return worst, name
+
+
+def _mixer(specimen: Specimen, setting: Setting) -> Blame | None:
+    """The module in which rows mix, where answers show it as gradients do."""
+    for trial in alone(specimen, setting):
+        if conduct(specimen, trial).deviation > specimen.threshold:
+            with suppress(Exception):
+                return blame(specimen, trial)
+    return None
 
 
 def _owner(twin: nn.Module, name: str) -> Blame:
