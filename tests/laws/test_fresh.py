@@ -542,3 +542,41 @@ class Mixed(Faulty):
 def test_gradients_that_do_not_add_up_are_blamed_where_rows_mix():
     report = check(Mixed(), laws=["batch.alone", "accumulation"])
     assert {(f.verdict, f.module) for f in report.laws} == {("violated", "norm")}
+
+
+class Hearing(nn.Module):
+    """Attention with a cache, to which a padding mask may mean nothing."""
+
+    def __init__(self, deaf):
+        super().__init__()
+        self.deaf, self.qkv = deaf, nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x, real, past):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+        seen = torch.ones(q.size(1), k.size(1), dtype=torch.bool).tril(k.size(1) - q.size(1))
+        if real is not None and not self.deaf:
+            seen = seen & real[:, None].bool()
+        scores = (q @ k.mT / WIDTH**0.5).masked_fill(~seen, -1e9)
+        return x + scores.softmax(-1) @ v, (k, v)
+
+
+class Listening(Faulty):
+    """A decoder whose second layer does not hear the padding mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Hearing(deaf) for deaf in (False, True, False)])
+
+    def forward(self, ids, attention_mask=None, past_key_values=None):
+        x, cache = self.embed(ids), []
+        for layer, past in zip(self.layers, past_key_values or [None] * 3, strict=True):
+            x, kept = layer(x, attention_mask, past)
+            cache.append(kept)
+        return self.head(x), cache
+
+
+def test_what_a_cache_holds_at_padding_is_nobodys_fault():
+    found = check(Listening(), laws=["cache.generate"], seed=1).law("cache.generate")
+    assert (found.verdict, found.module) == ("violated", "layers.1")

@@ -102,9 +102,13 @@ def _judged(
         raise ValueError("its generate draws tokens by a chance that cannot be kept from acting")
     trial = None
     if specimen.cache and start < told:
-        every = cells([(r, i) for r in range(len(ids)) for i in range(told)])
+        real = torch.ones(len(ids), told, dtype=torch.bool)
+        for mask in specimen.mask_for(specimen.anatomy.axis)[:1]:
+            if mask.name in inputs:  # what stands at padding is nobody's matter
+                real = inputs[mask.name].bool() ^ mask.hides
+        keep = cells([(int(r), int(i)) for r, i in real.nonzero()])
         chunks = (start, *[1] * (told - start))
-        trial = Trial(Run(inputs, setting), Run(inputs, setting, chunks), (every, every))
+        trial = Trial(Run(inputs, setting), Run(inputs, setting, chunks), (keep, keep))
     words = f"{who} takes a token that forward does not score highest{padded}"
     guilty = Call("", specimen.bench.twin(setting), [])  # unless the trial names a part
     where = {"sample": row, "position": start + place}
