@@ -580,3 +580,39 @@ class Listening(Faulty):
 def test_what_a_cache_holds_at_padding_is_nobodys_fault():
     found = check(Listening(), laws=["cache.generate"], seed=1).law("cache.generate")
     assert (found.verdict, found.module) == ("violated", "layers.1")
+
+
+class Handing(Faulty):
+    """A causal mask of its own, handed to torch, which makes floats of it."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        hidden = torch.ones(ids.size(1), ids.size(1), dtype=torch.bool).triu(2)
+        return self.head(self.layers(self.embed(ids), mask=hidden))
+
+
+def test_who_made_a_wrong_mask_is_blamed_and_not_torch():
+    assert {f.module for f in check(Handing(), laws=["causality"]).violations} == {"(model)"}
+
+
+class Forgetful(Faulty):
+    """torch's encoder-decoder, told of the padding of its source, but not of its memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Transformer(WIDTH, 4, 1, 1, 48, batch_first=True)
+
+    def forward(self, src, tgt, src_key_padding_mask=None):
+        hidden = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool).triu(1)
+        x, y = self.embed(src), self.embed(tgt)
+        x = self.both(x, y, tgt_mask=hidden, src_key_padding_mask=src_key_padding_mask)
+        return self.head(x)
+
+
+def test_a_mask_that_torch_was_not_given_is_not_lost_by_torch():
+    found = check(Forgetful(), laws=["padding.right"]).law("padding.right")
+    assert (found.verdict, found.module) == ("violated", "(model)")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from querykey.laws.comparison import Comparison
-from querykey.laws.handed import loser_of_mask
+from querykey.laws.handed import hides, loser_of_mask
 from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Run, Trial
@@ -143,8 +143,15 @@ def _maker(recorder: Recorder, call: Call, masks: list[torch.Tensor]) -> Call:
     return call
 
 
-def _holds(call: Call, tensor: torch.Tensor) -> bool:
-    return any(t.shape == tensor.shape and torch.equal(t, tensor) for t in call.inputs)
+def _holds(call: Call, mask: torch.Tensor) -> bool:
+    return any(t.shape == mask.shape and _same_mask(t, mask) for t in call.inputs)
+
+
+def _same_mask(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether they are equal, or one is the other as torch turns True into minus infinity."""
+    if first.dtype == second.dtype or torch.bool not in (first.dtype, second.dtype):
+        return torch.equal(first, second)
+    return torch.equal(hides(first), hides(second))
 
 
 def _keeper_of_state(

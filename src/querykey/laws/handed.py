@@ -21,12 +21,12 @@ def loser_of_mask(specimen: Specimen, run: Run, recorder: Recorder, call: Call) 
     The recorder must have kept arguments.
     """
     for hidden in _told(specimen, run):
-        for mask, keys in _masks(call):
+        for _, mask, keys in _masks(call):
             if not _lies_over(keys, hidden):
                 continue
             if mask is None:
                 return _dropper(recorder, call, hidden)
-            if mask.shape == hidden.shape and bool((hidden & ~_hides(mask)).any()):
+            if mask.shape == hidden.shape and bool((hidden & ~hides(mask)).any()):
                 return _maker(recorder, call, mask)
     return None
 
@@ -40,8 +40,8 @@ def _told(specimen: Specimen, run: Run) -> Iterator[torch.Tensor]:
                 yield hidden
 
 
-def _masks(call: Call) -> Iterator[tuple[torch.Tensor | None, Any]]:
-    """Each padding mask that the module takes, and the tensor that it lies over."""
+def _masks(call: Call) -> Iterator[tuple[str, torch.Tensor | None, Any]]:
+    """Each padding mask that the module takes: its name, itself, and the tensor it lies over."""
     given = _by_name(call)
     whole = [v for k, v in given.items() if k.endswith("mask") and not k.endswith(NAME)]
     merged = any(isinstance(v, torch.Tensor) and v.dim() > 2 for v in whole)
@@ -50,7 +50,7 @@ def _masks(call: Call) -> Iterator[tuple[torch.Tensor | None, Any]]:
             continue  # a mask per row and query may hold the padding, too
         over = name.removesuffix(NAME).rstrip("_") or "key"
         if mask is None or isinstance(mask, torch.Tensor):
-            yield mask, given.get(over)
+            yield name, mask, given.get(over)
 
 
 def _by_name(call: Call) -> dict[str, Any]:
@@ -71,17 +71,24 @@ def _lies_over(keys: Any, hidden: torch.Tensor) -> bool:
     return tuple(keys.shape[:2]) in (tuple(hidden.shape), tuple(hidden.shape)[::-1])
 
 
-def _hides(mask: torch.Tensor) -> torch.Tensor:
+def hides(mask: torch.Tensor) -> torch.Tensor:
     """What a mask of torch's kind hides: True, or a large negative number."""
     mask = mask.detach().cpu()
     return mask < -1e3 if mask.is_floating_point() else mask.bool()
 
 
 def _dropper(recorder: Recorder, call: Call, hidden: torch.Tensor) -> Call:
-    """The first above that had the mask, in any form, and did not hand it on."""
+    """The first above that had the mask, in any form, and did not hand it on.
+
+    One that takes the same mask by name and was given none, either, had it for another purpose.
+    """
     while call.parent is not None:
+        lacking = [n for n, mask, keys in _masks(call) if mask is None and _lies_over(keys, hidden)]
         call = recorder.begun[call.parent]
-        alike = [_hides(t) for t in call.inputs if t.shape == hidden.shape]
+        given = _by_name(call)
+        if any(name in given and given[name] is None for name in lacking):
+            continue
+        alike = [hides(t) for t in call.inputs if t.shape == hidden.shape]
         if any(torch.equal(t, hidden) or torch.equal(t, ~hidden) for t in alike):
             break
     return call
@@ -89,10 +96,10 @@ def _dropper(recorder: Recorder, call: Call, hidden: torch.Tensor) -> Call:
 
 def _maker(recorder: Recorder, call: Call, wrong: torch.Tensor) -> Call:
     """The first above that was not handed this mask as a padding mask, so that it made it one."""
-    hides = _hides(wrong)
+    hidden = hides(wrong)
     while call.parent is not None:
         call = recorder.begun[call.parent]
-        handed = [m for m, _ in _masks(call) if m is not None and m.shape == hides.shape]
-        if not any(torch.equal(_hides(mask), hides) for mask in handed):
+        handed = [m for _, m, _ in _masks(call) if m is not None and m.shape == hidden.shape]
+        if not any(torch.equal(hides(mask), hidden) for mask in handed):
             break
     return call
