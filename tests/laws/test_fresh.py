@@ -616,3 +616,26 @@ class Forgetful(Faulty):
 def test_a_mask_that_torch_was_not_given_is_not_lost_by_torch():
     found = check(Forgetful(), laws=["padding.right"]).law("padding.right")
     assert (found.verdict, found.module) == ("violated", "(model)")
+
+
+class Gated(Faulty):
+    """Branches that begin at zero: a low-rank update, and a gate."""
+
+    def __init__(self, fault=""):
+        super().__init__(fault)
+        self.mix, self.gate = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.zeros(()))
+        self.down = nn.Parameter(torch.randn(4, WIDTH))
+        self.up = nn.Parameter(torch.zeros(WIDTH, 4))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        mixed = self.mix(x).cumsum(1)
+        if self.has("the branch is detached"):
+            mixed = mixed.detach()
+        return self.head(x + self.gate * mixed + x @ self.down.T @ self.up.T)
+
+
+@pytest.mark.parametrize(("fault", "guilty"), [("", []), ("the branch is detached", ["mix"])])
+def test_what_begins_at_zero_learns_and_what_is_cut_off_does_not(fault, guilty):
+    report = check(Gated(fault), laws=["gradient.reaches"], weights="own")
+    assert [f.module for f in report.violations] == guilty
