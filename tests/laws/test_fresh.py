@@ -639,3 +639,25 @@ class Gated(Faulty):
 def test_what_begins_at_zero_learns_and_what_is_cut_off_does_not(fault, guilty):
     report = check(Gated(fault), laws=["gradient.reaches"], weights="own")
     assert [f.module for f in report.violations] == guilty
+
+
+class Wrapped(nn.Module):
+    """Takes a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Fused()
+
+    def forward(self, batch):
+        return self.inner(batch["ids"])
+
+
+def test_tensors_inside_an_example_are_refused_in_a_sentence_that_helps():
+    ids, model = torch.zeros(2, 7, dtype=torch.long), Wrapped()
+    for example in ({"batch": {"ids": ids}}, ({"ids": ids},)):
+        found = check(model, example=example, laws=["purity"]).law("purity")
+        assert found.verdict == "error"
+        assert "the example's `batch` holds its tensors inside a dict" in found.note
+    said = Subject(lambda ids: model({"ids": ids}), example=ids)
+    assert check(said, laws=["causality.perturb"]).law("causality.perturb").verdict == "holds"
+    assert "holds no tensor" in check(model, example={"batch": 3}, laws=["purity"]).laws[0].note

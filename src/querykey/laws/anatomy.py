@@ -12,7 +12,7 @@ from torch import nn
 
 from querykey.laws.bench import Bench, Inputs, Setting
 from querykey.laws.lift import duplicate
-from querykey.laws.outputs import Slot, answers, locate
+from querykey.laws.outputs import Slot, answers, locate, tensors
 from querykey.targets import Input, find_inputs
 from querykey.targets.target import last_line
 
@@ -123,7 +123,10 @@ def _dissect(bench: Bench) -> Anatomy:
 
 def _inputs(bench: Bench) -> tuple[Input, ...]:
     if bench.subject.example is not None:
-        return tuple(_described(bench, bench.subject.example))
+        described = tuple(_described(bench, bench.subject.example))
+        if not described:
+            raise UnfitError("the example holds no tensor; give one for every input")
+        return described
     if bench.subject.forward is not bench.model:
         return tuple(_of_function(bench))
     try:
@@ -157,6 +160,12 @@ def _described(bench: Bench, example: Any) -> Iterator[Input]:
     lengths: dict[int, str] = {}
     for name, value in example.items():
         if not isinstance(value, torch.Tensor):
+            if any(True for _ in tensors(value)):
+                raise UnfitError(
+                    f"the example's `{name}` holds its tensors inside a {type(value).__name__}; "
+                    f"check a function that takes each by itself and puts them together, as "
+                    f'Subject(lambda ids: model({{"ids": ids}}), example=ids)'
+                )
             continue
         shape = tuple(value.shape)
         if value.dim() >= 2 and value.dim() != 4:
