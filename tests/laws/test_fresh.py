@@ -661,3 +661,45 @@ def test_tensors_inside_an_example_are_refused_in_a_sentence_that_helps():
     said = Subject(lambda ids: model({"ids": ids}), example=ids)
     assert check(said, laws=["causality.perturb"]).law("causality.perturb").verdict == "holds"
     assert "holds no tensor" in check(model, example={"batch": 3}, laws=["purity"]).laws[0].note
+
+
+class TwoHeads(Faulty):
+    """Two outputs, of which the second looks so many tokens ahead."""
+
+    def __init__(self, ahead, form):
+        super().__init__()
+        self.form, self.second = form, Ahead(ahead)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        main, other = self.head(x.cumsum(1)), self.second(x)
+        return {"logits": main, "aux": other} if self.form == "dict" else (main, other)
+
+
+class Ahead(nn.Module):
+    def __init__(self, ahead):
+        super().__init__()
+        self.ahead, self.mix = ahead, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
+        scores = (x @ self.mix(x).mT / WIDTH).masked_fill(~seen, -math.inf)
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_a_leak_in_a_second_output_is_found(form, capsys):
+    model = TwoHeads(1, form)
+    report = check(model, laws=["causality"])
+    assert [(f.law, f.module) for f in report.violations] == [
+        ("causality.perturb", "second"),
+        ("causality.prefix", "second"),
+    ]
+    assert ".aux shows it" in report.violations[0].note or form == "tuple"
+    exec(report.violations[0].repro or "", {"model": model})
+    assert float(capsys.readouterr().out.split("tensor(")[1].split(",")[0]) > 1e-3
+
+
+@pytest.mark.parametrize("ahead", [0, 99])  # one that sees everything is meant to
+def test_a_second_output_may_be_causal_or_not(ahead):
+    assert check(TwoHeads(ahead, "dict")).violations == []

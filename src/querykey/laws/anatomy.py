@@ -41,6 +41,7 @@ class Anatomy:
     inputs: tuple[Input, ...]
     main: Input  # what the answer's positions follow
     slot: Slot
+    more: tuple[Slot, ...] = ()  # other outputs with the same positions
     echo: str | None = None  # an argument that takes the ids again, to be answered everywhere
 
     @property
@@ -210,7 +211,7 @@ def _located(bench: Bench, inputs: tuple[Input, ...]) -> Anatomy | None:
     for echo in (e for e in echoes if e not in names):
         if echo and inputs[0].kind != "tokens":
             continue
-        anatomy = Anatomy(inputs, inputs[0], Slot((), None, None), echo)
+        anatomy = Anatomy(inputs, inputs[0], Slot((), None, None), echo=echo)
         try:
             found = list(_candidates(bench, anatomy))
         except Exception:
@@ -219,7 +220,8 @@ def _located(bench: Bench, inputs: tuple[Input, ...]) -> Anatomy | None:
             continue
         placed = [each for rank, each in sorted(found, key=lambda f: f[0]) if each.sequential]
         if placed:
-            return placed[0]
+            main = placed[0].main
+            return replace(placed[0], more=tuple(e.slot for e in placed[1:] if e.main is main))
         pooled += [each for _, each in found if each.slot.batch is not None]
     return pooled[0] if pooled else None
 

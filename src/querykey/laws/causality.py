@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -78,6 +78,23 @@ def prefix(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
         )
 
 
+def in_every_output(trials: Callable[[Specimen, Setting], Iterator[Trial]]):
+    """The same trials, asked of every output that is meant to be causal."""
+
+    def asked(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
+        for trial in trials(specimen, setting):
+            yield trial
+            for slot in () if setting.given else specimen.also_causal:  # a switch may leave it out
+                yield replace(
+                    trial,
+                    first=replace(trial.first, slot=slot),
+                    second=replace(trial.second, slot=slot),
+                    what=f"{trial.what}, and its output {slot} shows it",
+                )
+
+    return asked
+
+
 def derivative_sweep(specimen: Specimen) -> Iterator[Setting]:
     """A derivative costs more, so fewer settings."""
     yield Setting()
@@ -92,7 +109,7 @@ LAWS = (
         "replace later tokens",
         "answers at earlier positions",
         applies,
-        perturb,
+        in_every_output(perturb),
         sweeps.everything,
     ),
     Law(
@@ -110,7 +127,7 @@ LAWS = (
         "cut the sequence",
         "answers at the positions that remain",
         applies,
-        prefix,
+        in_every_output(prefix),
         sweeps.shapes,
     ),
 )

@@ -13,7 +13,7 @@ from torch import nn
 
 from querykey.laws.anatomy import UnfitError, UnsuitedError, dissect
 from querykey.laws.bench import Bench, Setting
-from querykey.laws.intent import find_intent
+from querykey.laws.intent import also_causal, find_intent
 from querykey.laws.judge import judge
 from querykey.laws.law import Finding, Law
 from querykey.laws.protocol import find_protocol
@@ -128,6 +128,7 @@ def prepare(subject: Subject, seed: int = 0) -> Specimen:
         intent = find_intent(specimen)
         specimen.causal, specimen.why, specimen.doubt = intent.causal, intent.why, intent.doubt
         if specimen.causal:
+            specimen.also_causal = tuple(also_causal(specimen))
             specimen.cache = find_protocol(specimen)
     except UnfitError:
         raise

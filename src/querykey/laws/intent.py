@@ -12,7 +12,7 @@ from torch import nn
 
 from querykey.laws.bench import Setting
 from querykey.laws.code import code_says
-from querykey.laws.outputs import tensors
+from querykey.laws.outputs import Slot, tensors
 from querykey.laws.recorder import Call, Recorder
 from querykey.laws.specimen import Specimen
 from querykey.laws.trial import Run
@@ -58,6 +58,23 @@ def find_intent(specimen: Specimen) -> Intent:
             return Intent(False, "no position looks at another")
         return Intent(True, "no position looks ahead")
     return _despite_a_leak(specimen, back, ahead)
+
+
+def also_causal(specimen: Specimen) -> Iterator[Slot]:
+    """Outputs beside the main one that look back, and ahead far less: those meant to be causal."""
+    for slot in specimen.anatomy.more:
+        anatomy = replace(specimen.anatomy, slot=slot)
+        try:
+            back, ahead = influence(replace(specimen, anatomy=anatomy, known={}), Setting())
+        except Exception:  # what cannot be tried is not judged
+            continue
+        if back.shape[0] == back.shape[1] and _far_fewer(ahead, back):
+            yield slot
+
+
+def _far_fewer(ahead: torch.Tensor, back: torch.Tensor) -> bool:
+    """Whether something is seen, and far fewer pairs ahead than back."""
+    return bool(back.any()) and int((ahead > 0).sum()) <= 0.6 * int((back > 0).sum())
 
 
 def influence(specimen: Specimen, setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +134,7 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
     seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
     if not seen_back and code_says(specimen.bench.model, always=False):
         return Intent(True, "it looks ahead only, as if its causal mask were turned round")
-    if seen_ahead <= 0.6 * seen_back:
+    if _far_fewer(ahead, back):
         pairs = length * (length - 1) // 2
         return Intent(
             True, f"it sees {seen_back} of {pairs} earlier but only {seen_ahead} later pairs"

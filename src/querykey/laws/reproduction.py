@@ -41,7 +41,8 @@ def _plain(specimen: Specimen, trial: Trial) -> bool:
     written = all(each.kind in ("tokens", "mask", "start") for each in specimen.anatomy.inputs)
     single = trial.first.chunks is None and trial.second.chunks is None
     usual = not (setting.embeds or setting.attention or setting.bare or setting.dropout)
-    batch_first = specimen.anatomy.slot.flat or (specimen.anatomy.slot.batch == 0)
+    slot = trial.first.slot or specimen.anatomy.slot
+    batch_first = slot.flat or slot.batch == 0
     direct = specimen.bench.subject.forward is specimen.bench.model
     return written and single and usual and batch_first and direct and specimen.bench.wide
 
@@ -83,7 +84,7 @@ def _inputs(specimen: Specimen, run: Run) -> str:
 
 
 def _call(specimen: Specimen, trial: Trial) -> str:
-    slot = specimen.anatomy.slot
+    slot = trial.first.slot or specimen.anatomy.slot
     path = "".join(f"[{part!r}]" for part in slot.path)
     name = specimen.anatomy.main.name
     shape = f".unflatten(0, (len(given[{name!r}]), -1))" if slot.flat else ""

@@ -11,6 +11,7 @@ import torch
 
 from querykey.laws.anatomy import Anatomy, length_of
 from querykey.laws.bench import Bench, Inputs, Setting
+from querykey.laws.outputs import Slot
 from querykey.laws.recorder import Recorder
 from querykey.laws.trial import Run
 from querykey.targets import Input
@@ -63,6 +64,7 @@ class Specimen:
     causal: bool = False
     why: str = ""
     doubt: str = ""  # what speaks against it
+    also_causal: tuple[Slot, ...] = ()  # outputs beside the main one that are meant to be causal
     floor: float = 0.0
     notes: list[str] = field(default_factory=list)
     spans: tuple[int, ...] = ()  # windows and chunks found in the model
@@ -102,7 +104,7 @@ class Specimen:
     def remembered(self, run: Run) -> torch.Tensor:
         """The answer, without gradients; the same run is made once."""
         inputs = tuple(sorted((name, id(value)) for name, value in run.inputs.items()))
-        key = inputs, run.setting, run.chunks, run.masked
+        key = inputs, run.setting, run.chunks, run.masked, run.slot
         if key not in self.known:
             with torch.no_grad():
                 self.known[key] = run, self.answer(run)  # the run keeps its tensors, and their ids
@@ -117,11 +119,11 @@ class Specimen:
         if run.setting.again:
             self.call(self.inputs(run.setting, seed=5), run.setting)
         output = self.call(self.complete(run), run.setting, recorder)
-        return self.take(output, run.inputs)
+        return self.take(output, run.inputs, run.slot)
 
-    def take(self, output: Any, inputs: Inputs) -> torch.Tensor:
+    def take(self, output: Any, inputs: Inputs, slot: Slot | None = None) -> torch.Tensor:
         """The answer out of whatever was returned."""
-        return self.anatomy.slot.take(output, self.batch_of(inputs)).cpu()
+        return (slot or self.anatomy.slot).take(output, self.batch_of(inputs)).cpu()
 
     def call(
         self,

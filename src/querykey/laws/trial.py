@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from querykey.laws.bench import Inputs, Setting
+from querykey.laws.outputs import Slot
 
 if TYPE_CHECKING:
     from querykey.laws.specimen import Specimen
@@ -27,6 +28,7 @@ class Run:
     setting: Setting = PLAIN
     chunks: tuple[int, ...] | None = None
     masked: bool = False  # every chunk is given a mask over all tokens so far
+    slot: Slot | None = None  # the output that is asked, where it is not the main one
 
 
 @dataclass(frozen=True)
