@@ -30,8 +30,18 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
+    from querykey.show import console, until_the_reader_leaves
+
+    code = 0
     try:
-        return app(words, exit_on_error=False, print_error=False, result_action="return_value") or 0
+        with until_the_reader_leaves():
+            code = app(
+                words,
+                console=console(),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
     except CycloptsError as error:
         return _refuse(f"{_sentence(str(error))} See `qk --help`.")
     except ValueError as error:
@@ -39,15 +49,12 @@ def run(words: Sequence[str]) -> int:
         if not isinstance(error, _worded()):
             raise
         return _refuse(str(error))
-    except BrokenPipeError:
-        # The reader of `qk ... | head` has left; Python would complain again while closing.
-        sys.stdout = None
-        return 0
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         sys.stdout = None
         return _refuse("there is no room left where the output was to be written")
+    return code or 0
 
 
 @app.command

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from querykey.show import Series, line_chart, number, page, print_table, table
+from querykey.show import Series, console, line_chart, number, page, print_table, table
 from querykey.show.page import code, figure, grid, heading, text
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,6 +38,14 @@ def test_lines_are_not_folded_in_a_pipe_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_table(["cost"], [["batch seq^2 " * 30]])
     assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("columns", ["0", "wide", ""])
+def test_a_width_that_is_none_is_not_obeyed(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table(["cost"], [["batch seq^2 " * 30]])
+    assert "batch seq^2 " * 30 in capsys.readouterr().out
+    assert console().width == 80
 
 
 def test_a_table_sets_numbers_to_the_right_and_takes_brackets_literally():

@@ -15,6 +15,7 @@ from querykey.laws.law import Finding
 from querykey.laws.many import stream
 from querykey.laws.report import Report, explained
 from querykey.laws.store import StoreError, unwritable
+from querykey.show import until_the_reader_leaves
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 
@@ -45,13 +46,15 @@ def run_command(
         reports = _checked(names, laws, store, quiet=as_json)
     except StoreError as error:
         raise BadCallError(str(error)) from error
-    if as_json:
-        print(json.dumps([report.as_json() for report in reports], indent=1))
-    else:
-        _print(reports, known)
     if html is not None:
         _write(html, as_page(reports))
-    return exit_code(reports, known)
+    code = exit_code(reports, known)
+    with until_the_reader_leaves():
+        if as_json:
+            print(json.dumps([report.as_json() for report in reports], indent=1))
+        else:
+            _print(reports, known)
+    return code
 
 
 def _checked(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,14 +49,34 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     return made
 
 
-def stdout() -> Console:
-    """Return the console of standard output: in a file or a pipe lines are as long as they are."""
+def console() -> Console:
+    """Return a console on standard output that says so when its reader has left."""
     from rich.console import Console
 
     made = Console()
-    if not (made.is_terminal or made.is_jupyter or "COLUMNS" in os.environ):
+    made.on_broken_pipe = _reader_has_left  # rich itself would leave with exit code 1
+    if made.width < 1:  # COLUMNS=0, which some tools set, is no width
+        made.width = shutil.get_terminal_size().columns
+    return made
+
+
+def stdout() -> Console:
+    """Return the console of standard output: in a file or a pipe lines are as long as they are."""
+    made, asked = console(), os.environ.get("COLUMNS", "")
+    wanted = asked.isdecimal() and int(asked) > 0
+    if not (made.is_terminal or made.is_jupyter or wanted):
         made.width = UNWRAPPED
     return made
+
+
+@contextmanager
+def until_the_reader_leaves() -> Iterator[None]:
+    """Print; a reader who leaves before the end, as in `qk ... | head`, has seen enough."""
+    try:
+        yield
+        print(end="", flush=True)
+    except BrokenPipeError:
+        sys.stdout = None  # Python would complain again while closing it
 
 
 def print_table(
@@ -64,6 +87,10 @@ def print_table(
 ) -> None:
     """Draw a table on the console (standard output unless another is given)."""
     (console or stdout()).print(table(columns, rows, title))
+
+
+def _reader_has_left() -> None:
+    raise BrokenPipeError
 
 
 def _is_number(cell: Any) -> bool:
