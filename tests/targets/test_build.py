@@ -60,6 +60,36 @@ def test_a_factory_in_a_file_that_imports_its_neighbour(file, tmp_path):
     assert target.run(target.example(batch=2, length=3)).shape == (2, 3, 5)
 
 
+def test_two_folders_each_have_a_neighbour_of_the_same_name(tmp_path):
+    for name, width in (("a", 3), ("b", 5)):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "same_name.py").write_text("from inner.width import width")
+        (tmp_path / name / "inner" / "width.py").write_text(f"width = {width}")
+        (tmp_path / name / "model.py").write_text(
+            "from torch.nn import Linear\nfrom same_name import width\n"
+            "def make(): return Linear(width, 1)"
+        )
+    for name, width in (("a", 3), ("b", 5), ("a", 3)):
+        assert build(f"{tmp_path / name / 'model.py'}:make").model.in_features == width
+
+
+def test_a_neighbour_may_be_imported_while_the_model_is_made_and_run(file, tmp_path):
+    (tmp_path / "late_width.py").write_text("width = 12")
+    (tmp_path / "late_shift.py").write_text("shift = 1")
+    path = file("""
+        import torch
+        class Late(torch.nn.Linear):
+            def forward(self, x):
+                from late_shift import shift
+                return super().forward(x) + shift
+        def make():
+            from late_width import width
+            return Late(width, 5)
+    """)
+    target = build(f"{path}:make")
+    assert target.run(target.example()).shape == (2, 7, 5)
+
+
 def test_a_model_that_its_file_has_built_is_taken_as_it_is(file):
     path = file(
         "from torch import nn\nmodel = nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 30))"

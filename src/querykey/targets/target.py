@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,17 +129,18 @@ def _python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     from querykey.targets.inputs import find_inputs
 
     source, _, attribute = where.rpartition(":")
-    factory = _factory(name, source, attribute)
-    try:
-        model = factory()
-    except (Exception, SystemExit) as error:
-        raise TargetError(f"`{name}`: {attribute}() raised {last_line(error)}") from error
-    if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise TargetError(
-            f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module"
-        )
-    inputs, note = find_inputs(model)
+    with _neighbours(source) if source.endswith(".py") else nullcontext():
+        factory = _factory(name, source, attribute)
+        try:
+            model = factory()
+        except (Exception, SystemExit) as error:
+            raise TargetError(f"`{name}`: {attribute}() raised {last_line(error)}") from error
+        if not isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise TargetError(
+                f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module"
+            )
+        inputs, note = find_inputs(model)
     return model, inputs, note
 
 
@@ -188,9 +191,8 @@ def _required(factory: Callable[..., Any]) -> list[str]:
 
 
 def _load_file(path: str) -> Any:
-    """Import a file by its path; its folder is importable meanwhile, as when Python runs it."""
+    """Import a file by its path."""
     import importlib.util
-    import sys
 
     file = Path(path).resolve()
     if not file.is_file():
@@ -201,12 +203,37 @@ def _load_file(path: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and inspect look their module up by name
-    sys.path.insert(0, str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(file.parent))
+    spec.loader.exec_module(module)
     return module
+
+
+_IMPORTED: dict[str, Path] = {}  # what files imported from their own folders, and those folders
+
+
+@contextmanager
+def _neighbours(source: str) -> Iterator[None]:
+    """Let a file import what lies beside it, as when Python runs it, not what lay beside others."""
+    folder = Path(source).resolve().parent
+    for name in [name for name, home in _IMPORTED.items() if home != folder]:
+        del _IMPORTED[name]
+        sys.modules.pop(name, None)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the file may have taken it away itself
+            sys.path.remove(str(folder))
+        new = set(sys.modules) - before
+        _IMPORTED.update({name: folder for name in new if _lies_in(folder, name)})
+
+
+def _lies_in(folder: Path, name: str) -> bool:
+    """Whether a module is, or belongs to, `folder/name.py` or the package `folder/name`."""
+    top = name.partition(".")[0]
+    module = sys.modules.get(top)
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+    return any(Path(place).with_suffix("") == folder / top for place in places if place)
 
 
 def last_line(error: BaseException) -> str:
