@@ -195,6 +195,19 @@ def test_an_edited_file_beside_the_target_is_another_question(tmp_path, monkeypa
         assert question(target, [], 0, "both") != before
 
 
+def test_an_edited_file_below_the_target_is_another_question_unless_it_was_installed(tmp_path):
+    (tmp_path / "model.py").write_text("from parts.deep.layers import make")
+    for folder, counts in [("parts/deep", True), (".venv/lib", False), ("env/lib", False)]:
+        file = tmp_path / folder / "layers.py"
+        file.parent.mkdir(parents=True)
+        file.write_text("def make(): pass")
+        (tmp_path / "env").mkdir(exist_ok=True)
+        (tmp_path / "env" / "pyvenv.cfg").touch()
+        before = question(f"{tmp_path}/model.py:make", [], 0, "both")
+        file.write_text("def make(): return 1")
+        assert (question(f"{tmp_path}/model.py:make", [], 0, "both") != before) is counts
+
+
 def test_a_store_that_cannot_be_one_is_refused_and_left_alone(models, capsys, tmp_path):
     latin, source = tmp_path / "latin.jsonl", tmp_path / "source.py"
     latin.write_bytes("Schlüssel".encode("latin-1"))

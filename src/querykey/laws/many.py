@@ -66,7 +66,7 @@ def check_all(
 ) -> list[Report]:
     """Check every target, each in a worker with limits; `store` makes an ended run go on later.
 
-    A report in the store counts while the target's file, the laws, the seed and the versions of
+    A report in the store counts while the target's code, the laws, the seed and the versions of
     what is installed are those it was made with.
     """
     names = list(targets)

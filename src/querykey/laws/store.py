@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from querykey.laws.report import Report
 
 ASKED = "asked"  # beside the fields of a report: what it is the answer to
+FOLDERS = 1000  # in which code that a target may import is looked for
 
 
 class StoreError(ValueError):
@@ -120,10 +122,25 @@ def _content(target: str) -> str:
 
 
 def _of_code(file: Path) -> str:
-    """The file and those beside it, which it may import."""
-    beside = sorted(other for other in file.parent.glob("*.py") if other.is_file())
-    marks = [hashlib.sha256(each.read_bytes()).hexdigest() for each in (file, *beside)]
+    """The file and those beside and below it, which it may import."""
+    files = (file, *_code_below(file.parent))
+    marks = [hashlib.sha256(each.read_bytes()).hexdigest() for each in files]
     return hashlib.sha256(" ".join(marks).encode()).hexdigest()
+
+
+def _code_below(folder: Path) -> Iterator[Path]:
+    """Python files, the nearest first; nothing hidden, and nothing that was installed."""
+    folders = [folder]
+    for place in islice(folders, FOLDERS):  # which grow meanwhile
+        _, inner, files = next(os.walk(place), ("", [], []))
+        code = (place / name for name in sorted(files) if name.endswith(".py"))
+        yield from (file for file in code if file.is_file() and os.access(file, os.R_OK))
+        folders += [place / name for name in sorted(inner) if not _foreign(place / name)]
+
+
+def _foreign(folder: Path) -> bool:
+    hidden = folder.name.startswith(".") or folder.name in ("__pycache__", "site-packages")
+    return hidden or (folder / "pyvenv.cfg").exists()
 
 
 def _of_folder(folder: Path) -> str:
