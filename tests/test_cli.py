@@ -1,5 +1,6 @@
 """The command as a person meets it: what it prints, where, and how it leaves."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -62,6 +63,31 @@ def test_a_factory_that_raises_shows_its_last_line_and_no_traceback(tmp_path):
     assert done.stderr == (
         f"qk: `{file}:make`: make() raised RuntimeError: the width must be even\n"
     )
+
+
+@pytest.mark.parametrize(
+    "words", [["targets"], ["cost", "--json"], ["check", "--law", "purity", "--json"]]
+)
+def test_what_a_model_prints_is_no_part_of_the_answer(tmp_path, capfd, words):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import ctypes, os, torch\n"
+        "class Loud(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        os.write(1, b'loud 1')\n"
+        "        print('loud 2')\n"
+        "        ctypes.CDLL(None).printf(b'loud 3')\n"
+        "        return super().forward(x)\n"
+        "def make():\n"
+        "    os.write(1, b'loud 4')\n"
+        "    return Loud(3, 2)\n"
+    )
+    assert cli.run([words[0], f"{file}:make", *words[1:]]) == 0
+    ctypes.CDLL(None).fflush(None)
+    out, err = capfd.readouterr()
+    assert "loud" not in out
+    assert out.lstrip().startswith("target" if words == ["targets"] else ("{", "["))
+    assert words[0] == "check" or all(f"loud {n}" in err for n in (1, 2, 3, 4))
 
 
 def test_a_defect_of_ours_is_not_hidden(monkeypatch):

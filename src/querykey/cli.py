@@ -7,6 +7,7 @@ cannot be built; a verb with more of them says so in its help.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -143,8 +144,7 @@ def cost(
     html
         Write one HTML page to this file.
     """
-    # What the model prints must not get into the JSON.
-    with _status(f"deriving the cost of {target}"), redirect_stdout(sys.stderr):
+    with _status(f"deriving the cost of {target}"), _prints_aside():
         from querykey.costs.command import cost_of_target, write_page
         from querykey.costs.render import tables
 
@@ -251,7 +251,7 @@ def _kinds_of_target():
 
 
 def _describe(name: str) -> None:
-    with _status(f"building {name}"):
+    with _status(f"building {name}"), _prints_aside():
         from querykey.targets import build
         from querykey.targets.describe import describe
 
@@ -285,6 +285,28 @@ def _status(words: str) -> Iterator[None]:
 
     with Console(stderr=True).status(words):
         yield
+
+
+@contextmanager
+def _prints_aside() -> Iterator[None]:
+    """Send what a model prints, from Python or from C, to standard error: it is not our answer."""
+    import ctypes
+
+    ours = sys.stdout
+    if ours is None or sys.stderr is None:  # closed by the caller
+        yield
+        return
+    ours.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        ours.flush()
+        ctypes.CDLL(None).fflush(None)  # what C has not written yet
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _print(*parts) -> None:

@@ -135,6 +135,7 @@ def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
     # A model that prints must not write into the table.
     with open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stderr = nowhere
+        os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
         try:
             pipe.send(("report", _report(pipe, target, laws, seed).as_json()))
