@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+import querykey
 from querykey.targets import TargetError, build
 from querykey.targets import huggingface as hf
 
@@ -113,13 +114,28 @@ def test_a_model_that_text_alone_does_not_run_says_why():
     )
 
 
-def test_a_saved_folder_gives_the_same_numbers(tmp_path):
+def test_a_saved_folder_gives_the_same_numbers(tmp_path, capfd):
     saved = build("hf:gpt2")
     saved.model.save_pretrained(tmp_path)
+    capfd.readouterr()
     loaded = build(str(tmp_path))
+    assert capfd.readouterr() == ("", "")  # no progress bar
     assert (loaded.kind, type(loaded.model)) == ("folder", type(saved.model))
     example = saved.example(batch=2, length=5)
     assert torch.equal(loaded.run(example).logits, saved.run(example).logits)
+
+
+def test_a_folder_that_only_our_models_read(tmp_path):
+    saved = build("elu")
+    querykey.models.save(saved.model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == hf.OURS
+    loaded = build(str(tmp_path))
+    assert (loaded.kind, loaded.note) == ("folder", "weights from the folder")
+    example = saved.example()
+    saved.model.eval()
+    assert torch.equal(loaded.run(example), saved.run(example))
+    (tmp_path / "config.json").write_text('{"model_type": "querykey"}')
+    assert refusal(tmp_path).startswith(f"folder `{tmp_path}` does not load: FolderError: ")
 
 
 def test_broken_folders_say_what_is_broken(tmp_path):

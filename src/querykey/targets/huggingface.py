@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.targets.inputs import Input, quiet, trial
+from querykey.targets.inputs import Input, find_inputs, quiet, trial
 from querykey.targets.shrink import is_int, shrink
 from querykey.targets.target import TargetError, last_line, suggest
 
 HEADS = ("causal", "masked", "seq2seq")
+OURS = "querykey"  # the model_type of folders that only `querykey.models` reads
 
 
 def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
@@ -94,6 +97,8 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
         raise TargetError(
             f"folder `{path}` has no *.safetensors file (pickled weights are not read)"
         )
+    if model_type == OURS:
+        return _our_folder(folder)
     library = _transformers()
     model_class = getattr(library, wanted, None) if wanted else None
     if model_class is None:
@@ -105,13 +110,37 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
             )
         model_class = library.AutoModel
     try:
-        with quiet():
+        with quiet(), _no_progress_bar():
             model = model_class.from_pretrained(
                 str(folder), local_files_only=True, use_safetensors=True
             ).eval()
     except Exception as error:
         raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
     return model, inputs_of(model), "weights from the folder"
+
+
+def _our_folder(folder: Path) -> tuple[nn.Module, tuple[Input, ...], str]:
+    """Load what `qk.models.save` wrote of a model that no family of Hugging Face's has."""
+    try:
+        # By its name, as presets are: this room does not know the models.
+        model = import_module("querykey.models").load(folder)
+    except ValueError as error:
+        raise TargetError(f"folder `{folder}` does not load: {last_line(error)[:300]}") from error
+    inputs, note = find_inputs(model)
+    return model, inputs, note or "weights from the folder"
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep `transformers` from drawing how far it has loaded."""
+    bars = import_module("transformers.utils.logging")
+    before = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            bars.enable_progress_bar()
 
 
 def _parse(name: str) -> tuple[str, str | None]:
