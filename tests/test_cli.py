@@ -34,6 +34,43 @@ def test_targets_describes_what_it_builds(capsys):
     assert "layers.layers.0-1" in out  # equal layers share a row
 
 
+def test_lazy_layers_are_described_as_far_as_they_are_known_and_cost_nothing_yet(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def make(): return nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(5), nn.Linear(5, 5))\n"
+    )
+    code, out, _ = run(capsys, "targets", f"{file}:make")
+    assert code == 0
+    assert [line.split()[-1] for line in out.splitlines() if "Linear" in line][-1] == "30"
+    assert out.count("not yet known") == 4
+    assert run(capsys, "cost", f"{file}:make", "--input", "array(batch,7)") == (
+        2,
+        "",
+        f"qk: `{file}:make` has lazy layers, whose sizes its first run decides; "
+        "run it once in its factory\n",
+    )
+
+
+def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Tired(nn.Linear):\n"
+        "    calls = 0\n"
+        "    def forward(self, x):\n"
+        "        self.calls += 1\n"
+        "        if self.calls > 1: raise RuntimeError('enough')\n"
+        "        return super().forward(x)\n"
+        "    def extra_repr(self): raise ValueError('no words')\n"
+        "def make(): return nn.Sequential(Tired(3, 2))\n"
+    )
+    code, out, _ = run(capsys, "targets", f"{file}:make")
+    assert code == 0
+    assert "raised RuntimeError: enough" in out
+    assert "Tired(raised ValueError: no words)" in out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

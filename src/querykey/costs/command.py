@@ -10,6 +10,9 @@ from querykey.costs.inputs import CostError, Named, parse
 from querykey.costs.measure import cost
 from querykey.costs.report import Report
 from querykey.targets import Target, build
+from querykey.targets.inputs import is_lazy
+
+DIGITS = 18  # of a size: no axis of a tensor is longer
 
 
 def cost_of_target(
@@ -18,6 +21,11 @@ def cost_of_target(
     """Build a target and return its report, at the sizes in `at` where there are any."""
     sizes = parse_sizes(at)
     target = build(name)
+    if is_lazy(target.model):
+        raise CostError(
+            f"`{name}` has lazy layers, whose sizes its first run decides; run it once in its "
+            "factory"
+        )
     given = parse_inputs(inputs) if inputs else inputs_of(target)
     near = {size: value for size, value in sizes.items() if value >= 5}
     try:
@@ -50,10 +58,14 @@ def parse_sizes(words: str) -> dict[str, int]:
     """Read `batch=8,seq=1024`."""
     sizes = {}
     for word in filter(None, (each.strip() for each in words.split(","))):
-        name, _, size = word.partition("=")
-        if not name.strip().isidentifier() or not size.strip().isdecimal():
+        name, _, size = (part.strip() for part in word.partition("="))
+        if not name.isidentifier() or not size.isdecimal():
             raise CostError(f"`{word}` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024")
-        sizes[name.strip()] = int(size)
+        if len(size) > DIGITS:
+            raise CostError(f"--at: `{name}` has {len(size)} digits; write at most {DIGITS}")
+        if name in sizes:
+            raise CostError(f"--at gives `{name}` twice; write each size once")
+        sizes[name] = int(size)
     return sizes
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from querykey.targets.inputs import evaluating
-from querykey.targets.target import Target
+from querykey.targets.inputs import evaluating, is_lazy
+from querykey.targets.target import Target, last_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +35,7 @@ def facts(target: Target) -> dict[str, str]:
     said = {
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "source": _source(model),
-        "parameters": f"{count_parameters(model):,}",
+        "parameters": f"{count:,}" if isinstance(count := _parameters(model), int) else count,
         "built in": f"{target.built_in:.2f} s",
     }
     if target.note:
@@ -43,13 +44,13 @@ def facts(target: Target) -> dict[str, str]:
         said[f"takes {each.name}"] = f"{each}{'' if each.required else ' (optional)'}"
     if target.inputs:
         with evaluating(model):
-            said["gives"] = _outline(target.run(target.example()))
+            said["gives"] = _or_why_not(lambda: _outline(target.run(target.example())))
     return said
 
 
-def modules(model: nn.Module) -> list[tuple[str, str, int]]:
+def modules(model: nn.Module) -> list[tuple[str, str, int | str]]:
     """(path, class, parameters) down to DEPTH; equal siblings share one row, as `h.0-11`."""
-    rows = [("(all)", type(model).__name__, count_parameters(model))]
+    rows = [("(all)", type(model).__name__, _parameters(model))]
     _add_children(model, "", DEPTH, rows)
     return rows
 
@@ -59,14 +60,18 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _parameters(model: nn.Module) -> int | str:
+    return "not yet known" if is_lazy(model) else count_parameters(model)
+
+
 def _add_children(
-    module: nn.Module, path: str, depth: int, rows: list[tuple[str, str, int]]
+    module: nn.Module, path: str, depth: int, rows: list[tuple[str, str, int | str]]
 ) -> None:
     if depth == 0:
         return
     for names, child in _runs(module):
         name = names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"
-        rows.append((f"{path}{name}", _one_line(child), count_parameters(child)))
+        rows.append((f"{path}{name}", _one_line(child), _parameters(child)))
         # A list of layers is a grouping, not a level of its own.
         inner = depth if isinstance(child, nn.ModuleList) else depth - 1
         _add_children(child, f"{path}{name}.", inner, rows)
@@ -85,15 +90,25 @@ def _runs(module: nn.Module) -> list[tuple[list[str], nn.Module]]:
 
 
 def _alike(first: nn.Module, second: nn.Module) -> bool:
+    if is_lazy(first) or is_lazy(second):
+        return False
     shapes = [[(n, p.shape) for n, p in each.named_parameters()] for each in (first, second)]
     return type(first) is type(second) and shapes[0] == shapes[1]
 
 
 def _one_line(module: nn.Module) -> str:
-    details = module.extra_repr()
+    details = _or_why_not(module.extra_repr)
     if "\n" in details or len(details) > 60:
         details = "..."
     return f"{type(module).__name__}({details})" if details else type(module).__name__
+
+
+def _or_why_not(say: Callable[[], str]) -> str:
+    """What it says, or what the user's code raised instead."""
+    try:
+        return say()
+    except (Exception, SystemExit) as error:
+        return f"raised {last_line(error)}"
 
 
 def _source(model: nn.Module) -> str:

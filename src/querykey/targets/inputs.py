@@ -76,7 +76,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
         inputs = huggingface.inputs_of(model)
         return inputs, ""
-    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+    if is_lazy(model):
         return (), "it has lazy layers, whose first run decides their sizes; say what it takes"
     names = _argument_names(model)
     if not names:
@@ -160,6 +160,11 @@ def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
     if COUNTERS.fullmatch(name):
         return Input(name, "start", ())
     return Input(name, *candidate)
+
+
+def is_lazy(model: nn.Module) -> bool:
+    """True where the sizes of some layer are not known before the first run."""
+    return any(isinstance(p, nn.UninitializedParameter) for p in model.parameters())
 
 
 def is_hugging_face(model: nn.Module) -> bool:
