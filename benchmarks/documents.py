@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import sys
 from collections.abc import Callable
 
 import torch
@@ -110,7 +109,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32768)
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("needs a CUDA device")
+        print("nothing was timed: this needs a CUDA device")
+        return
     absent, names = {}, []
     for name in CONTENDERS:
         try:
