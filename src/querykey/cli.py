@@ -191,13 +191,17 @@ def generate(
     """
     with _status(f"loading {folder}"):
         from querykey.models.prompt import Speaker
+    said = False
     try:
         with _status(f"loading {folder}"):
             speaker = Speaker.of(folder)
         for piece in speaker.say(prompt, tokens, temperature, top_k, top_p, seed):
             print(piece, end="", flush=True)
+            said = True
         print()
     except ValueError as error:
+        if said:  # the refusal is no part of the text
+            print(flush=True)
         return _refuse(" ".join(str(error).split()))
     return 0
 

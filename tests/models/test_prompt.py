@@ -38,6 +38,16 @@ def test_seeds_and_stops(folder, capsys):
     assert capsys.readouterr().out == "\n"
 
 
+def test_a_refusal_stands_on_a_line_of_its_own(folder, capsys):
+    assert run(["generate", str(folder), "--prompt", "Hi", "--tokens", "1000"]) == 2
+    out, err = capsys.readouterr()
+    assert len(out) > 1
+    assert out.endswith("\n")
+    assert err.startswith("qk: ")
+    assert run(["generate", str(folder), "--prompt", "Hi", "--temperature", "-1"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_a_tokenizer_is_used(folder, capsys):
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json takes its package")
     words = {"hello": 0, "world": 1, "[UNK]": 2}
