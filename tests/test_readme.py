@@ -1,8 +1,6 @@
 """The README is run: every command and every block of Python in it, and its tree is compared."""
 
-import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +8,10 @@ from pathlib import Path
 import pytest
 
 import querykey
-from querykey import cli
 
-FULL = re.MULTILINE | re.DOTALL
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=FULL)
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 TREE = next(text for language, text in BLOCKS if language == "")
 
 
@@ -40,20 +36,6 @@ def test_every_command_works_as_printed(block, tmp_path):
 def test_every_block_of_python_runs(block):
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_page_on_costs_takes_the_model_of_this_page(tmp_path, monkeypatch, capsys):
-    (tmp_path / "model.py").write_text(
-        re.findall(r"> model.py <<'END'\n(.*?)^END$", README, FULL)[0]
-    )
-    monkeypatch.chdir(tmp_path)
-    line = next(
-        line
-        for line in (ROOT / "docs" / "cost.md").read_text().splitlines()
-        if line.startswith("qk cost model.py")
-    )
-    assert cli.run(shlex.split(line)[1:]) == 0
-    assert json.loads(capsys.readouterr().out)
 
 
 def test_every_make_target_named_exists():

@@ -10,20 +10,8 @@ from querykey import cli
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cost.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-MODEL = """
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Embedding(40, 16), nn.Linear(16, 40))
-
-    def forward(self, ids):
-        return self.inner(ids)
-
-def make():
-    return Model()
-"""
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+MODEL = re.findall(r"> model.py <<'END'\n(.*?)^END$", README, flags=re.MULTILINE | re.DOTALL)[0]
 
 
 @pytest.mark.slow
