@@ -5,8 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+import querykey as qk
 from querykey import cli
+from querykey.costs.command import write_page
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cost.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -35,3 +38,9 @@ def test_every_command_works_as_printed(tmp_path, monkeypatch, capsys):
         assert cli.run(shlex.split(line)[1:]) == 0, line
     assert capsys.readouterr().err == ""
     assert "What hf:gpt2 costs" in (tmp_path / "cost.html").read_text()
+
+
+def test_a_file_whose_name_is_no_text_has_its_page(tmp_path):
+    report = qk.cost(nn.Linear(3, 2), qk.array("n", 3))
+    write_page(report, "\udcff.py:make", str(tmp_path / "page.html"))
+    assert "\\udcff.py:make" in (tmp_path / "page.html").read_text()

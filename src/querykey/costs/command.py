@@ -74,7 +74,8 @@ def write_page(report: Report, target: str, file: str) -> None:
     from querykey.costs.render import page
 
     try:
-        Path(file).write_text(page(report, target), encoding="utf-8")
+        # A file's name need not be text.
+        Path(file).write_text(page(report, target), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise CostError(f"`{file}` cannot be written: {error.strerror}") from error
 
