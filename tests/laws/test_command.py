@@ -1,13 +1,16 @@
 """`qk check` as a person meets it: what it prints, where, and how it leaves."""
 
 import json
+import os
 import textwrap
 
 import pytest
 
 from querykey import cli
 from querykey.laws import Limits, check_all
-from querykey.laws.command import exit_code, expand
+from querykey.laws.command import _print as printed
+from querykey.laws.command import _write as write_page
+from querykey.laws.command import as_page, exit_code, expand
 from querykey.laws.law import Finding
 from querykey.laws.report import Report
 from querykey.laws.store import question
@@ -92,13 +95,26 @@ def test_exit_codes(models, capsys):
 
 
 def test_a_bad_call_is_one_sentence(models, capsys, tmp_path):
-    wrong = tmp_path / "wrong.json"
+    wrong, deep = tmp_path / "wrong.json", tmp_path / "deep.json"
     wrong.write_text("{}")
+    deep.write_text(100_000 * "[")
+    os.mkfifo(tmp_path / "pipe")
     for words, sentence in [
         (["check"], "qk: name at least one TARGET"),
         (["check", "decoder", "--law", "casuality"], "qk: no law is called `casuality`"),
         (["check", "decoder", "--baseline", wrong.with_name("none.json")], "is no baseline"),
         (["check", "decoder", "--baseline", wrong], "is no baseline"),
+        (["check", "decoder", "--baseline", deep], "is no baseline"),
+        (["check", "decoder", "--baseline", "/dev/zero"], "it is no regular file"),
+        (["check", "decoder", "--baseline", tmp_path / "pipe"], "it is no regular file"),
+        (["check", "decoder", "--store", "/dev/full"], "it is no regular file"),
+        (["check", "decoder", "--store", tmp_path / "pipe"], "it is no regular file"),
+        (["check", "decoder", "--store", deep], "holds no report"),
+        (["check", "decoder", "--store", tmp_path / (300 * "a")], "File name too long"),
+        (["check", "decoder", "--html", tmp_path / (300 * "a")], "File name too long"),
+        (["check", 300 * "a"], "qk: no preset is called `aaa"),
+        (["check", 300 * "a" + ".py:make"], "importing `aaa"),
+        (["check", 300 * "a", "--store", tmp_path / "run.jsonl"], "qk: no preset is called `aaa"),
         (["check", "decodr"], "qk: no preset is called `decodr`; did you mean `decoder`?"),
         (["check", "hf:zzz*"], "qk: no Hugging Face architecture with a text head matches"),
     ]:
@@ -238,6 +254,40 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(capsys, t
 def test_what_was_not_built_is_said_to_be_so_and_to_break_nothing():
     unbuilt = Report("d", "unknown", [], built=False, note="no such thing")
     assert str(unbuilt).split("\n") == ["d (unknown): not built", "no such thing"]
+
+
+LONG = "report = qk.check(" + 200 * "m" + ")\nprint(report)"
+BREACH = Finding("purity", "violated", 0.5, 1e-7, note="not pure", repro=LONG)
+
+
+@pytest.mark.parametrize(
+    "others", [[], [Report("b", "unknown", [], built=False, note="no such thing")]]
+)
+def test_what_is_printed_can_be_copied_and_says_what_is_known(capsys, monkeypatch, others):
+    report = Report("a", "decoder", [BREACH])
+    assert str(report).endswith(f"\n{LONG}")
+    monkeypatch.setenv("COLUMNS", "60")
+    printed([report, *others], {("a", "purity")})
+    out = capsys.readouterr().out
+    assert f"\n{LONG}\n" in out
+    assert "purity is violated (known): not pure" in out
+    assert [line for line in out.splitlines() if len(line) > 60] == [LONG.splitlines()[0]]
+    printed([report, *others], {("b", "purity")})
+    assert "(known)" not in capsys.readouterr().out
+
+
+def test_why_a_target_was_not_built_is_told_in_full(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    reason = "a reason " * 30
+    reports = [Report(name, "unknown", [], built=False, note=reason) for name in "ab"]
+    printed(reports, set())
+    assert capsys.readouterr().out.count(reason.strip()) == 2
+
+
+def test_a_file_whose_name_is_no_text_has_its_page(tmp_path):
+    page = tmp_path / "page.html"
+    write_page(page, as_page([Report("\udcff.py:make", "decoder", [])]))
+    assert "\\udcff.py:make" in page.read_text()
 
 
 def test_broken_comes_before_failed():

@@ -14,7 +14,7 @@ from querykey.laws.check import choose
 from querykey.laws.law import Finding
 from querykey.laws.many import stream
 from querykey.laws.report import Report, explained
-from querykey.laws.store import StoreError, unwritable
+from querykey.laws.store import StoreError, endless, unwritable
 from querykey.show import until_the_reader_leaves
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
@@ -71,7 +71,8 @@ def _checked(
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        # A file's name need not be text.
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise BadCallError(f"`{file}` cannot be written: {error.strerror}") from error
 
@@ -111,6 +112,8 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
     if file is None:
         return set()
     try:
+        if endless(file):
+            raise TypeError("it is no regular file")
         reports = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(reports, list):
             raise TypeError("it holds no list")
@@ -120,7 +123,7 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
             for finding in report["laws"]
             if finding["verdict"] == "violated"
         }
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadCallError(
             f"`{file}` is no baseline (it is what `qk check --json` printed): "
             f"{type(error).__name__}: {error}"
@@ -170,21 +173,21 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
     if len(reports) == 1 and not reports[0].built:
         return  # the exit says why, and there is no more to say
     if len(reports) == 1:
-        for part in reports[0].parts():
-            console.print(part)
+        for part in reports[0].parts({law for target, law in known if target == reports[0].target}):
+            console.print(part, soft_wrap=True)
         return
     console.print(_overview(reports))
     for report in reports:
         for finding in report.violations:
-            mark = " (known)" if (report.target, finding.law) in known else ""
-            console.print(f"{report.target}{mark}", style="bold", markup=False)
-            console.print(explained(finding), markup=False, highlight=False)
+            text = explained(finding, (report.target, finding.law) in known)
+            console.print(report.target, style="bold", markup=False)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _overview(reports: list[Report]) -> Any:
     from querykey.show import table
 
-    rows = [(r.target, r.kind, _broken(r), f"{r.seconds:.1f}", r.note[:60]) for r in reports]
+    rows = [(r.target, r.kind, _broken(r), f"{r.seconds:.1f}", r.note) for r in reports]
     return table(("target", "kind", "broken", "seconds", "note"), rows)
 
 

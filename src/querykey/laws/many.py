@@ -114,7 +114,7 @@ def _load(targets: list[str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    if any(name.startswith("hf:") or Path(name).is_dir() for name in targets):
+    if any(name.startswith("hf:") or os.path.isdir(name) for name in targets):
         from querykey.targets import huggingface
 
         huggingface.preload()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,10 +79,10 @@ class Report:
         out = io.StringIO()
         console = Console(file=out, width=110)
         for part in self.parts():
-            console.print(part)
+            console.print(part, soft_wrap=True)  # code that was folded does not run
         return out.getvalue().rstrip()
 
-    def parts(self) -> list[Any]:
+    def parts(self, known: Collection[str] = ()) -> list[Any]:
         """What a terminal shows: a heading, the table of laws, each breach in full."""
         from rich.text import Text
 
@@ -103,14 +104,14 @@ class Report:
                 (f.law, f.verdict, _number(f.deviation), f.module or "", f.note) for f in self.laws
             ]
             shown.append(table(("law", "verdict", "deviation", "module", "note"), rows))
-        shown += [Text(explained(f)) for f in self.violations]
+        shown += [Text(explained(f, f.law in known)) for f in self.violations]
         return shown
 
 
-def explained(finding: Finding) -> str:
-    """A breach in full."""
+def explained(finding: Finding, known: bool = False) -> str:
+    """A breach in full; its code begins at the left, so that a copy of it runs."""
     place = ", ".join(f"{k} {v}" for k, v in finding.where.items())
-    lines = [f"{finding.law} is violated: {finding.note}"]
+    lines = [f"{finding.law} is violated{' (known)' if known else ''}: {finding.note}"]
     size = _number(finding.deviation)
     lines.append(
         f"  relative deviation {size}, where rounding makes {_number(finding.floor)}"
@@ -121,7 +122,7 @@ def explained(finding: Finding) -> str:
     if finding.module:
         lines.append(f"  first module to blame: {finding.module} ({finding.source})")
     if finding.repro:
-        lines += ["  to see it:", *(f"    {line}" for line in finding.repro.splitlines())]
+        lines += ["  to see it:", finding.repro]
     return "\n".join(lines)
 
 

@@ -27,7 +27,7 @@ class Store:
 
     def __init__(self, file: str | Path):
         self.file = Path(file)
-        reason = unwritable(self.file)
+        reason = unwritable(self.file) or "it is no regular file" * endless(self.file)
         if reason:
             raise StoreError(f"no report can be kept in `{file}`: {reason}")
         text = self._text()
@@ -64,10 +64,19 @@ class Store:
             raise StoreError(f"`{self.file}` cannot be read: {error.strerror}") from error
 
 
+def endless(file: Path) -> bool:
+    """Whether reading it may never end, as of a device or a named pipe."""
+    ends = str(file) == os.devnull or file.parent == Path("/dev/fd")  # the shell's own `<(...)`
+    return not ends and os.path.exists(file) and not os.path.isfile(file)
+
+
 def unwritable(file: Path) -> str:
     """Why a file cannot be written, or nothing where it can."""
-    if file.is_dir():
-        return "it is a folder"
+    try:
+        if file.is_dir():
+            return "it is a folder"
+    except OSError as error:  # such as a name that is too long
+        return str(error.strerror)
     if not file.parent.is_dir():
         return f"there is no folder `{file.parent}`"
     if not os.access(file if file.exists() else file.parent, os.W_OK):
@@ -93,7 +102,7 @@ def _entries(text: str) -> Iterable[dict[str, Any]]:
         try:
             made = json.loads(line)
             Report.from_json({k: v for k, v in made.items() if k != ASKED})
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
         yield made
 
@@ -111,14 +120,13 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
 
 def _content(target: str) -> str:
     """What tells an edited target from the one before; nothing where versions say it all."""
-    folder = Path(target)
-    if folder.is_dir():
-        return _of_folder(folder)
+    if os.path.isdir(target):
+        return _of_folder(Path(target))
     source = target.rpartition(":")[0]
     if not source or source == "hf" or source.startswith("hf:"):
         return ""
     file = Path(source) if source.endswith(".py") else _file_of(source)
-    return "" if file is None or not file.is_file() else _of_code(file)
+    return "" if file is None or not os.path.isfile(file) else _of_code(file)
 
 
 def _of_code(file: Path) -> str:

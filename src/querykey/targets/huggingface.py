@@ -91,7 +91,7 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
         model_type, wanted = config["model_type"], (config.get("architectures") or [None])[0]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TargetError(f"`{config_file}` names no model_type: {last_line(error)}") from error
     if not any(folder.glob("*.safetensors")):
         raise TargetError(

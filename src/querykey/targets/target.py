@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -102,8 +103,9 @@ def _build(name: str) -> tuple[str, nn.Module, tuple[Input, ...], str]:
         return "hf", *huggingface.build(name)
     if name in PRESETS:
         return "preset", *_python(name, PRESETS[name])
-    # A folder wins over `module:factory`, whose colon a path may hold too.
-    if Path(name).is_dir():
+    # A folder wins over `module:factory`, whose colon a path may hold too. Path.is_dir would raise
+    # where a name is too long for a file.
+    if os.path.isdir(name):
         from querykey.targets import huggingface
 
         return "folder", *huggingface.build_folder(name)
