@@ -123,7 +123,7 @@ def test_what_a_model_prints_is_no_part_of_the_answer(tmp_path, capfd, words):
     ctypes.CDLL(None).fflush(None)
     out, err = capfd.readouterr()
     assert "loud" not in out
-    assert out.lstrip().startswith("target" if words == ["targets"] else ("{", "["))
+    assert " target " in out if words == ["targets"] else out.startswith(("{", "["))
     assert words[0] == "check" or all(f"loud {n}" in err for n in (1, 2, 3, 4))
 
 
