@@ -316,3 +316,56 @@ def test_a_large_model_says_that_sizes_of_1_were_not_tried():
     large = nn.Sequential(*(nn.Linear(6, 6) for _ in range(110)))
     report = qk.cost(large, qk.array("n", 6))
     assert "sizes of 1 were not tried, where costs may differ" in report.notes
+
+
+class Branching(nn.Module):
+    """Full attention, or, where `asks` says so of the sizes, attention to the last 4 tokens."""
+
+    def __init__(self, asks):
+        super().__init__()
+        self.map, self.asks = nn.Linear(6, 6), asks
+
+    def forward(self, x):
+        seen = x[:, -4:] if self.asks(x.size(0), x.size(1)) else x
+        return (self.map(x) @ seen.mT).softmax(-1) @ seen
+
+
+@pytest.mark.parametrize(
+    ("asks", "valid", "outside"),
+    [
+        (lambda n, t: t % 128 == 0, "t % 128 != 0", {"n": 2, "t": 256}),
+        (lambda n, t: t % 10 == 0, "t % 10 != 0", {"n": 2, "t": 20}),
+        (lambda n, t: t == 128, "t != 128", {"n": 2, "t": 128}),
+        (lambda n, t: n * t > 1024, "n*t <= 1024", {"n": 2, "t": 513}),
+    ],
+)
+def test_a_branch_that_is_no_bound_limits_the_range(asks, valid, outside):
+    report = qk.cost(Branching(asks), qk.array("n", "t", 6))
+    assert str(report.valid) == valid
+    assert report.at(n=2, t=9).flops.forward == 2 * 9 * (2 * 36 + 2 * 2 * 9 * 6)
+    with pytest.raises(qk.CostError, match="outside the range of this formula"):
+        report.at(**outside)
+
+
+def test_a_branch_that_costs_the_same_where_a_number_divides_is_no_limit():
+    class Same(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.map(x + 1 if x.size(1) % 16 == 0 else x - 1)
+
+    report = qk.cost(Same(), qk.array("n", "t", 6))
+    assert str(report.valid) == "every size"
+    assert "it branches at t % 16 != 0, and costs the same elsewhere" in report.notes
+
+
+def test_beyond_a_bound_that_costs_the_same_another_may_follow():
+    class Tiers(Branching):
+        def forward(self, x):
+            return super().forward(x + 1 if x.size(1) <= 64 else x - 1)
+
+    report = qk.cost(Tiers(lambda n, t: t > 64 and t > 500), qk.array("n", "t", 6))
+    assert str(report.valid) == "t <= 500"
+    assert "it branches at t <= 64, and costs the same beyond" in report.notes

@@ -63,20 +63,25 @@ class Formulas:
 
 
 def symbolic(
-    subject: Subject, how: Options, picking: bool = False, repeats: bool = False
+    subject: Subject,
+    how: Options,
+    picking: bool = False,
+    repeats: bool = False,
+    at: Mapping[str, int] | None = None,
 ) -> Formulas:
     """One pass with the sizes of the inputs as symbols, the builder's own at their first choice.
 
     With `picking`, sizes that only values decide become symbols too. With `repeats`, equal layers
-    are run twice only, which a count of all of them must confirm.
+    are run twice only, which a count of all of them must confirm. Where the model compares, the
+    sizes stand for small numbers, or for those in `at`.
     """
     if private.symbolic_shapes() is None:
         raise RefusedError("this torch has no symbolic shapes")
     base = subject.base()
     model = subject.model(base)
     # A size may equal a constant of the model by chance, and then seems baked in: try two choices.
-    for shift in (0, 6):
-        hints = _hints(subject, base, shift)
+    baked: dict[str, Any] = {}
+    for hints in [dict(at)] if at else [_hints(subject, base, shift) for shift in (0, 6)]:
         tally, symbols = _symbolic_pass(subject, model, base, hints, how, picking, repeats)
         baked = symbols.baked()
         if not baked:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import sympy
+
 from querykey.costs.inputs import CostError, Inputs
-from querykey.costs.valid import Valid
+from querykey.costs.valid import MOST, Valid, written
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,7 @@ QUICK = 300  # a pass with fewer operations is checked at more points
 # Where to look for a polynomial when there is none among small sizes: from, in steps of.
 ELSEWHERE = ((33, 1), (8, 8), (128, 64), (256, 128), (300, 1))
 NEAR_BOUND = 4096  # bounds up to here are looked beyond
+BRANCHES = 8  # so many of them
 
 
 class DisagreeError(CostError):
@@ -205,21 +208,58 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
 
 
 def _relax(subject: Subject, how: Options, found: Formulas) -> None:
-    """Drop an upper bound where the model branches on a size, and costs the same beyond."""
+    """Drop conditions where the model branches on sizes, and costs the same beyond."""
     from querykey.costs.engines import Counter, difference
 
-    for name, most in found.valid.upper_bounds().items():
-        point = {**found.hints, name: 2 * most + 1}
-        rest = found.valid.without_upper(name)
-        if most > NEAR_BOUND or rest.broken(point):
-            continue
+    counter = Counter(subject, how).without_running()
+
+    def same_at(point: Mapping[str, int]) -> bool:
         try:
-            wrong = difference(found, Counter(subject, how).without_running()(point), point)
+            return not difference(found, counter(point), point)
         except CostError:  # too long for the model
-            continue
-        if not wrong:
-            found.valid = rest
+            return False
+
+    for name in found.valid.upper_bounds():
+        for _ in range(BRANCHES):
+            most = found.valid.upper_bounds().get(name, MOST)
+            beyond = most <= NEAR_BOUND and _beyond(subject, how, found, name, same_at)
+            if not beyond:
+                break
+            found.valid = beyond
             found.notes.append(f"it branches at {name} <= {most}, and costs the same beyond")
+    said = Valid.multiples(subject.steps).conditions
+    for condition in [c for c in found.valid.unbounded() if c not in said][:BRANCHES]:
+        points = found.valid.breaking(condition, found.hints)
+        if points and all(map(same_at, points)):
+            found.valid = found.valid.without(condition)
+            found.notes.append(f"it branches at {written(condition)}, and costs the same elsewhere")
+
+
+def _beyond(
+    subject: Subject, how: Options, found: Formulas, name: str, same_at: Callable[..., bool]
+) -> Valid | None:
+    """The range with what lies beyond the upper bound of a size, where all costs the same there.
+
+    That piece is traced too: it may have bounds of its own.
+    """
+    from querykey.costs.engines import symbolic
+
+    most = found.valid.upper_bounds()[name]
+    rest = found.valid.without(sympy.Symbol(name) <= most)
+    for size in (2 * most + 1, most + 1):
+        point = {**found.hints, name: size}
+        if rest.broken(point) or not same_at(point):
+            continue
+        named = {n: s for n, s in point.items() if n not in subject.hyper}
+        try:
+            there = symbolic(subject, how, repeats=found.repeated, at=named)
+            _compare(subject, found, there)
+        except CostError:
+            continue
+        least = there.valid.lower_bound(name)
+        if least <= most + 1:
+            return rest.also(there.valid.without(sympy.Symbol(name) >= least))
+    return None
 
 
 def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:

@@ -47,6 +47,13 @@ PLAIN = {
 }
 
 
+def _asked_mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.Mod(a, b) if b.is_number else _mod(a, b)
+
+
+AS_ASKED = {**PLAIN, "Mod": _asked_mod, "PythonMod": _asked_mod}  # as a person writes `t % 8 == 0`
+
+
 def no_torch_function() -> AbstractContextManager[Any]:
     """A context in which functions of torch pass by every mode and subclass that overrides them."""
     return torch._C.DisableTorchFunction()
@@ -170,9 +177,9 @@ class Symbols:
 
     def guards(self) -> list[sympy.Basic]:
         """What must hold of the sizes for the run to be the same, in the user's names."""
-        return [self.plain(guard.expr) for guard in self.environment.guards]
+        return [self.plain(guard.expr, AS_ASKED) for guard in self.environment.guards]
 
-    def plain(self, expression: Any) -> Any:
+    def plain(self, expression: Any, functions: Mapping[str, Any] = PLAIN) -> Any:
         """An expression in the user's names and in sympy's own functions."""
         if isinstance(expression, int):
             return sympy.Integer(expression)
@@ -181,6 +188,6 @@ class Symbols:
         if found.atoms(sympy.Function, LatticeOp):
             found = found.replace(
                 lambda e: type(e).__module__.startswith("torch"),
-                lambda e: PLAIN.get(type(e).__name__, e.func)(*e.args),
+                lambda e: functions.get(type(e).__name__, e.func)(*e.args),
             )
         return found
