@@ -123,3 +123,22 @@ def test_a_builder_is_asked_for_a_size_further_away():
     assert qk.cost(build, qk.array("n", "width")).valid.upper_bounds()["heads"] == 24
     far = qk.cost(build, qk.array("n", "width"), near={"width": 320, "heads": 32})
     assert far.at(n=2, width=320, heads=32).flops.forward == 32 * 2 * 2 * 320**2
+
+
+def test_a_branch_on_several_sizes_at_once_is_found():
+    class Joint(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 6)
+
+        def forward(self, x):
+            for _ in range(x.size(1)):  # turns the size into a number
+                pass
+            q = self.map(x)
+            return self.map(q) if x.size(0) * x.size(1) > 2000 else (q @ x.mT) @ x
+
+    report = qk.cost(Joint(), qk.array("n", "t", 6))
+    assert report.engine == "interpolation"
+    assert report.at(n=3, t=13).flops.forward == 3 * 13 * (2 * 36 + 2 * 2 * 13 * 6)
+    with pytest.raises(qk.CostError, match="outside the range of this formula"):
+        report.at(n=40, t=60)

@@ -365,3 +365,19 @@ def test_a_wrong_command_is_one_sentence_and_exit_code_2(capsys, tmp_path, words
     assert (code, out) == (2, "")
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_no_crossing_is_told_where_a_formula_does_not_hold():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 60)
+
+        def forward(self, x):
+            return self.map(x[:, :20] if x.size(1) > 20 else x)
+
+    few = qk.cost(Last(), qk.array("n", "t", 6), near={"t": 100})
+    full = qk.cost(nn.Linear(6, 120), qk.array("n", "t", 6))
+    assert str(few.valid) == "t >= 21"
+    assert few.compare(full, "t").crossings == ()  # at t = 10 the first is another formula
+    assert few.compare(qk.cost(nn.Linear(6, 20), qk.array("n", "t", 6)), "t").crossings == (60,)

@@ -85,9 +85,12 @@ class Reach:
                 break
             if self._work(point) > max(ENOUGH, self._most):
                 continue
-            if self._holds(point):
+            holds = self._holds(point)
+            if holds:
                 self.furthest = point
                 return
+            if holds is False:  # a branch on several sizes at once
+                self._ends |= {name for name, size in point.items() if size > fitted[name]}
         self.furthest = fitted
 
     def _holds(self, point: Mapping[str, int]) -> bool | None:

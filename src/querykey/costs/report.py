@@ -113,11 +113,16 @@ class Report:
     def compare(
         self, other: Report, size: str, of: str = "flops.forward", **sizes: int
     ) -> Comparison:
-        """Where the cost of this model and of another cross as one size grows."""
+        """Where the cost of this model and of another cross as one size grows, and both hold."""
         first, second = (each.at(**_known(each, sizes)) for each in (self, other))
         if size not in {**first.symbols, **second.symbols}:
             self._checked({size: 1})
-        return crossings(first[of], second[of], size, of)
+        found = crossings(first[of], second[of], size, of)
+        held = [
+            root for root in found.crossings
+            if not any(each.valid.broken({**each.sizes, size: root}) for each in (first, second))
+        ]  # fmt: skip
+        return replace(found, crossings=tuple(held))
 
     def training_bytes(self, optimizer: str = "adamw") -> NotComputed:
         """Memory of a training step."""
