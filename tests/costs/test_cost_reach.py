@@ -142,3 +142,31 @@ def test_a_branch_on_several_sizes_at_once_is_found():
     assert report.at(n=3, t=13).flops.forward == 3 * 13 * (2 * 36 + 2 * 2 * 13 * 6)
     with pytest.raises(qk.CostError, match="outside the range of this formula"):
         report.at(n=40, t=60)
+
+
+def test_layers_that_differ_at_the_start_claim_no_fewer():
+    def build(width, layers):
+        wide = (nn.Linear(width, width if n < 3 else 2 * width) for n in range(layers))
+        return nn.Sequential(*(nn.Sequential(w, nn.Linear(w.out_features, width)) for w in wide))
+
+    report = qk.cost(build, qk.array("n", "width"))
+    assert str(report.valid) == "layers >= 3"
+    assert report.at(n=2, width=6, layers=3).flops.forward == 2 * 2 * 6 * 36
+
+
+def test_a_window_claims_no_fewer_tokens():
+    report = qk.cost(Recent(4), qk.array("n", "t", 6))
+    assert str(report.valid) == "t >= 3"
+    assert report.at(n=2, t=3).flops.forward == Recent(4).by_hand(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "valid"), [(lambda w: int(8 * w / 3), "width % 24 == 0"), (lambda w: 4 * w, "")]
+)
+def test_a_builder_given_multiples_claims_no_others_unless_they_agree(hidden, valid):
+    def build(width, heads):
+        assert width % heads == 0
+        return nn.Sequential(nn.Linear(width, hidden(width)), nn.Linear(hidden(width), width))
+
+    report = qk.cost(build, qk.array("n", "width"))
+    assert [c for c in str(report.valid).split(", ") if "%" in c] == ([valid] if valid else [])

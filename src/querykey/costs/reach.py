@@ -18,6 +18,8 @@ from querykey.costs.subject import FINE, Subject
 from querykey.costs.valid import Valid
 
 FAR = (61, 290)  # sizes at which it is tried again
+DOWN = 8  # so many sizes below those of the fit
+BETWEEN = (1, 2, 8)  # beyond a multiple
 ENOUGH = 4000  # operations in one pass, which take some seconds
 
 
@@ -37,6 +39,9 @@ class Reach:
         for name in subject.names:
             self._climb(name)
         self._meet()
+        for name in subject.names:
+            self._descend(name)
+            self._between(name)
 
     @property
     def fits(self) -> bool:
@@ -73,6 +78,31 @@ class Reach:
             if self._counter.last > self._calls:
                 self._grows.add(name)
             self.furthest[name] = max(size, before)
+
+    def _descend(self, name: str) -> None:
+        """Say from which size on it holds, where the smallest deny it; 1 is looked at elsewhere."""
+        fitted = min(self.subject.values[name])
+        least = first = 1 if name in self.subject.hyper else 2
+        for size in range(first, min(fitted, first + DOWN)):
+            point = {**self._base, name: size}
+            holds = None if self.found.valid.broken(point) else self._holds(point)
+            if holds:
+                break
+            if holds is False:
+                least = size + 1 if size + 1 < first + DOWN else fitted
+        if least > first:
+            self.found.valid = self.found.valid.also(Valid.least({name: least}))
+
+    def _between(self, name: str) -> None:
+        """Where a builder was given multiples only, count between them, or claim no more."""
+        unit = math.gcd(*self.subject.values[name])
+        if name not in self.subject.hyper or name in self.subject.listed or unit == 1:
+            return
+        first = {n: values[0] for n, values in self.subject.values.items()}
+        points = [{**first, name: first[name] + step} for step in BETWEEN if step % unit]
+        seen = {self._holds(point) for point in points}
+        if False in seen or True not in seen:
+            self.found.valid = self.found.valid.also(Valid.multiples({name: unit}))
 
     def _meet(self) -> None:
         """All sizes far at once, or less far, or as far as the fit itself went."""

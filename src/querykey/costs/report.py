@@ -232,6 +232,9 @@ class _Put:
     def value(self, formula: Any) -> Any:
         if formula not in self.known:
             found = sympy.sympify(formula).subs(self.sizes)
+            if found.is_Rational and not found.is_Integer:
+                said = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+                raise CostError(f"{said} is no size of this model: its cost would be {found}")
             self.known[formula] = int(found) if found.is_Integer else found
         return self.known[formula]
 
