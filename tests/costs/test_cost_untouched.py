@@ -1,5 +1,9 @@
 """A model is left as it is: nothing of a pass stays in its attributes or its gradients."""
 
+from collections import deque
+
+import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -50,6 +54,46 @@ def test_what_one_pass_keeps_does_not_change_the_next():
             return x
 
     assert str(qk.cost(Once(), qk.array("n", 6)).flops.forward) == "72*n"
+
+
+class Cache:
+    """A plain object, as models keep for decoding."""
+
+    def __init__(self):
+        self.keys = None
+
+
+class Counting(nn.Module):
+    """Counts its calls in whatever can hold a number, and keeps keys in an object and a deque."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.cache = nn.Linear(6, 6), Cache()
+        self.steps, self.entries = torch.zeros(()), np.zeros(2)
+        self.recent, self.nested = deque(maxlen=2), [{"steps": torch.zeros(3)}]
+
+    def forward(self, x):
+        self.steps += 1
+        self.entries += 1
+        self.nested[0]["steps"] += 1
+        self.recent.append(x)
+        keys = self.cache.keys
+        self.cache.keys = x if keys is None else torch.cat([keys, x])
+        return self.map(self.cache.keys)
+
+
+@pytest.mark.parametrize("engine", ["auto", "interpolation"])
+def test_what_objects_arrays_and_tensors_hold_is_as_before(engine):
+    model = Counting()
+    report = qk.cost(model, qk.array("n", 6), engine=engine)
+    assert str(report.flops.forward) == "72*n"
+    assert model.cache.keys is None
+    assert not model.recent
+    assert not model.steps.any()
+    assert not model.entries.any()
+    assert not model.nested[0]["steps"].any()
+    model(torch.randn(2, 6))
+    assert float(model.steps) == 1
 
 
 class Recomputed(nn.Module):

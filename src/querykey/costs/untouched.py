@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+OTHERS = {*sys.stdlib_module_names, "torch", "numpy"}  # whose objects are not a model's own
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back whatever modules keep in attributes, in lists, dicts and sets in them, in `.grad`.
+    """Put back whatever modules keep: attributes, what these hold at any depth, and `.grad`.
 
     A model may keep a table that it made in a pass; its tensors have no values, and may not stay.
     """
     restorers: dict[int, Callable[[], None]] = {}
+    weights = {id(x) for x in (*model.parameters(), *model.buffers())}  # a pass takes others
     for module in model.modules():
-        _remember(vars(module), restorers)
+        _remember(vars(module), restorers, weights)
     try:
         yield
     finally:
@@ -26,24 +33,52 @@ def untouched(model: nn.Module) -> Iterator[None]:
             restore()
 
 
-def _remember(value: Any, restorers: dict[int, Callable[[], None]]) -> None:
-    """Note how to restore a container, everything in it, or the gradient of a tensor."""
+def _remember(value: Any, restorers: dict[int, Callable[[], None]], weights: set[int]) -> None:
+    """Note how to restore a container and everything in it, an array, a tensor's gradient."""
     if id(value) in restorers:
         return
+    inner: Iterable[Any] = ()
     if isinstance(value, torch.Tensor):
         if value.requires_grad and value.is_leaf:
             restorers[id(value)] = _gradient_of(value)
+        elif id(value) not in weights and not value.is_inference():
+            restorers[id(value)] = _values_of(value)
+    elif isinstance(value, np.ndarray):
+        restorers[id(value)] = _entries_of(value)
     elif isinstance(value, dict):
         restorers[id(value)] = _items_of(value)
-        for each in value.values():
-            _remember(each, restorers)
-    elif isinstance(value, list | set):
+        inner = value.values()
+    elif isinstance(value, list | set | deque):
         restorers[id(value)] = _elements_of(value)
-        for each in value:
-            _remember(each, restorers)
+        inner = value
     elif isinstance(value, tuple):
-        for each in value:
-            _remember(each, restorers)
+        inner = value
+    elif not isinstance(value, nn.Module | type | FunctionType | ModuleType):
+        own = type(value).__module__.partition(".")[0] not in OTHERS
+        inner = [vars(value)] if own and hasattr(value, "__dict__") else ()
+    for each in inner:
+        _remember(each, restorers, weights)
+
+
+def _values_of(tensor: torch.Tensor) -> Callable[[], None]:
+    before, version = tensor.detach().clone(), tensor._version
+
+    def restore() -> None:
+        if tensor._version != version:
+            with torch.no_grad():
+                tensor.copy_(before)
+
+    return restore
+
+
+def _entries_of(array: np.ndarray) -> Callable[[], None]:
+    before = array.copy()
+
+    def restore() -> None:
+        if array.flags.writeable:
+            array[...] = before
+
+    return restore
 
 
 def _items_of(held: dict[Any, Any]) -> Callable[[], None]:
@@ -57,13 +92,13 @@ def _items_of(held: dict[Any, Any]) -> Callable[[], None]:
     return restore
 
 
-def _elements_of(held: list[Any] | set[Any]) -> Callable[[], None]:
+def _elements_of(held: list[Any] | set[Any] | deque[Any]) -> Callable[[], None]:
     before = list(held)
 
     def restore() -> None:
         if not _same(list(held), before):
             held.clear()
-            held.extend(before) if isinstance(held, list) else held.update(before)
+            held.update(before) if isinstance(held, set) else held.extend(before)
 
     return restore
 
