@@ -170,3 +170,29 @@ def test_a_builder_given_multiples_claims_no_others_unless_they_agree(hidden, va
 
     report = qk.cost(build, qk.array("n", "width"))
     assert [c for c in str(report.valid).split(", ") if "%" in c] == ([valid] if valid else [])
+
+
+def test_a_crossing_between_multiples_is_one():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.once, self.map = nn.Linear(6, 100), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.map(x).sum() + self.once(x[:, :1]).sum()
+
+    fixed = qk.cost(Fixed(), qk.array("n", "t", 6), sizes={"t": 8})
+    grows = qk.cost(nn.Linear(6, 6), qk.array("n", "t", 6))
+    assert "t % 8 == 0" in str(fixed.valid)
+    (root,) = fixed.compare(grows, "t", n=1).crossings
+    assert 33 < root < 34
+
+
+def test_a_cost_that_is_no_whole_number_is_refused():
+    def build(width):
+        return nn.Linear(6, 8 * width // 3)
+
+    report = qk.cost(build, qk.array("n", 6), sizes={"width": [3, 6, 9, 12, 15, 18]})
+    assert report.at(n=1, width=12).flops.forward == 2 * 6 * 32
+    with pytest.raises(qk.CostError, match="width=4 is no size of this model"):
+        report.at(n=1, width=4)

@@ -1,6 +1,7 @@
 """Models as people write them, each lawful until `fault` replaces one thing."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from querykey.laws import Subject, check
+from querykey.laws.sweeps import long
 
 WORDS, WIDTH = 47, 24
 
@@ -703,3 +705,8 @@ def test_a_leak_in_a_second_output_is_found(form, capsys):
 @pytest.mark.parametrize("ahead", [0, 99])  # one that sees everything is meant to
 def test_a_second_output_may_be_causal_or_not(ahead):
     assert check(TwoHeads(ahead, "dict")).violations == []
+
+
+def test_no_long_text_is_tried_where_a_missing_row_would_end_the_process():
+    bench = SimpleNamespace(device=torch.device("cuda"))
+    assert list(long(SimpleNamespace(bench=bench))) == []

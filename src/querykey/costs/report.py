@@ -118,11 +118,13 @@ class Report:
         if size not in {**first.symbols, **second.symbols}:
             self._checked({size: 1})
         found = crossings(first[of], second[of], size, of)
-        held = [
-            root for root in found.crossings
-            if not any(each.valid.broken({**each.sizes, size: root}) for each in (first, second))
-        ]  # fmt: skip
-        return replace(found, crossings=tuple(held))
+
+        def outside(root: Any) -> bool:
+            broken = [c for r in (first, second) for c in r.valid.broken({**r.sizes, size: root})]
+            return any(not c.has(sympy.Mod) for c in broken)  # they may cross between multiples
+
+        held = tuple(root for root in found.crossings if not outside(root))
+        return replace(found, crossings=held)
 
     def training_bytes(self, optimizer: str = "adamw") -> NotComputed:
         """Memory of a training step."""
