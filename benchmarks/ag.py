@@ -27,6 +27,7 @@ XLA = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": "cpu"
 SHAPES = [(5, 4, 3, 8), (32, 32, 64, 256), (16, 256, 128, 512), (4, 1024, 256, 1024)]
 ENGINES = {
     "ag": "numpy",
+    "by-hand": "numpy",
     "torch": "torch",
     "jax-jit": "jax",
     "jax-eager": "jax",
@@ -80,6 +81,58 @@ def make_ag(weights, X, y, loss):
         return value
 
     return step, lambda: [p.data for p in params]
+
+
+def make_by_hand(weights, X, y, loss):
+    """What NumPy itself takes: the same step with its derivatives written out, and no graph."""
+    import numpy as np
+
+    Wq, Wk, Wv, Wh, bh, Wo, bo = params = [weights[k].copy() for k in NAMES]
+    rows, zero = X.reshape(-1, X.shape[-1]), X.dtype.type(0)
+
+    def step():
+        K, Q = (rows @ Wk).reshape(X.shape), (rows @ Wq).reshape(X.shape)
+        A = np.exp(K @ Q.swapaxes(1, 2))
+        A /= A.sum(axis=1, keepdims=True)
+        mixed = (A.swapaxes(1, 2) @ X).reshape(rows.shape)
+        V = mixed @ Wv
+        R = V @ Wh
+        R += bh
+        np.maximum(R, zero, out=R)
+        out = R @ Wo
+        out += bo
+        z, t = target(out.reshape(X.shape), y, loss)
+        e = np.exp(-np.abs(z))
+        value = (np.maximum(z, zero) + np.log1p(e) - z * t).mean()
+
+        slope = (np.where(z >= 0, 1, e) / (1 + e) - t) / z.size
+        dout = slope
+        if loss != "dense":
+            dout = np.zeros_like(X)
+            dout[:, 3, 0] = slope
+        dout = dout.reshape(rows.shape)
+        dR = dout @ Wo.T
+        dR *= R > 0
+        dV = dR @ Wh.T
+        dmixed = (dV @ Wv.T).reshape(X.shape)
+        dA = X @ dmixed.swapaxes(1, 2)
+        dA -= np.einsum("nij,nij->nj", dA, A)[:, None]
+        dA *= A
+        dK, dQ = dA @ Q, dA.swapaxes(1, 2) @ K
+        grads = [
+            rows.T @ dQ.reshape(rows.shape),
+            rows.T @ dK.reshape(rows.shape),
+            mixed.T @ dV,
+            V.T @ dR,
+            dR.sum(0),
+            R.T @ dout,
+            dout.sum(0),
+        ]
+        for p, g in zip(params, grads, strict=True):
+            p -= LR * g
+        return value
+
+    return step, lambda: params
 
 
 def make_torch(weights, X, y, loss):
@@ -193,7 +246,13 @@ def make_mygrad(weights, X, y, loss):
 def make(engine, *problem):
     if engine.startswith("jax"):
         return make_jax(*problem, jit=engine == "jax-jit")
-    makers = {"ag": make_ag, "torch": make_torch, "autograd": make_autograd, "mygrad": make_mygrad}
+    makers = {
+        "ag": make_ag,
+        "by-hand": make_by_hand,
+        "torch": make_torch,
+        "autograd": make_autograd,
+        "mygrad": make_mygrad,
+    }
     return makers[engine](*problem)
 
 

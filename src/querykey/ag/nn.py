@@ -12,7 +12,7 @@ import numpy as np
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
 from querykey.ag.softmaxes import log_softmax, softmax
-from querykey.ag.special import ones, relu_of, zeros
+from querykey.ag.special import added, ones, relu_of, zeros
 from querykey.ag.tensor import Tensor, raw, record
 
 
@@ -314,7 +314,7 @@ class BinaryCrossEntropyLoss(Module):
             p *= g / z.size
             return p
 
-        return record("bce", np.add.reduce(terms, None) / z.size, (logits, slope))
+        return record("bce", added(terms, None) / z.size, (logits, slope))
 
 
 class CrossEntropyLoss(Module):

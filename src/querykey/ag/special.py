@@ -15,11 +15,13 @@ zeros, ones = functools.lru_cache(64)(np.zeros), functools.lru_cache(64)(np.ones
 
 
 def added(v: np.ndarray, axis: Any, keepdims: bool = False) -> Any:
-    """The sum over axes; over the last but one it is a product, which is quicker."""
+    """The sum over axes; over the last but one, or over few numbers, a product is quicker."""
     plain = v.ndim > 1 and v.flags.c_contiguous and v.dtype.kind == "f"
     if plain and axis in (v.ndim - 2, -2) and v.shape[-2] <= MOST:
         y = ones((1, v.shape[-2]), v.dtype) @ v
         return y if keepdims else y[..., 0, :]
+    if axis is None and not keepdims and v.size <= MOST and v.dtype.kind == "f":
+        return v.ravel().dot(ones(v.size, v.dtype))
     return np.add.reduce(v, axis, keepdims=keepdims)
 
 
