@@ -247,6 +247,50 @@ def test_state_goes_out_and_comes_back():
     assert np.array_equal(other.running_mean, norm.running_mean)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_compute_in_floats_of_another_size(training):
+    class Net(nn.Module):
+        def __init__(self):
+            self.table, self.block = nn.Embedding(7, 4, rng=RNG), small_model(0)
+            self.layers = [nn.Linear(4, 4, rng=RNG), nn.BatchNorm(4), nn.SingleHeadAttention(4)]
+
+        def __call__(self, ids):
+            x = self.block(self.table(ids))
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    wide = Net().train(training)
+    narrow = Net().train(training)
+    narrow.load_state_dict(wide.state_dict())
+    assert narrow.astype(np.float32) is narrow
+    ids, target = RNG.integers(0, 7, (3, 5)), RNG.integers(0, 4, (3, 5))
+    for _ in range(2):
+        values = [nn.CrossEntropyLoss()(net(ids), target) for net in (wide, narrow)]
+        assert values[1].dtype == np.float32
+        for net, value in zip((wide, narrow), values, strict=True):
+            value.backward()
+            optim.SGD(net, 0.1, momentum=0.9).step()
+    for key, value in narrow.state_dict().items():
+        assert value.dtype == np.float32, key
+        np.testing.assert_allclose(value, wide.state_dict()[key], atol=1e-4)
+    for p, q in zip(narrow.parameters(), wide.parameters(), strict=True):
+        assert p.grad.dtype == np.float32
+        np.testing.assert_allclose(p.grad, q.grad, atol=1e-4)
+
+
+def test_astype_forgets_gradients_and_wants_floats():
+    linear = nn.Linear(3, 2, rng=RNG)
+    loss = ag.sum(linear(RNG.standard_normal((4, 3))))
+    loss.backward(retain_graph=True)
+    linear.astype(np.float32)
+    assert linear.W.grad is None
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        loss.backward()
+    with pytest.raises(TypeError, match="parameters are floats, not int64"):
+        linear.astype(int)
+
+
 @pytest.mark.parametrize("kind", [optim.Adam, lambda p: optim.SGD(p, 0.1, momentum=0.9)])
 def test_training_resumes_from_state_as_if_never_stopped(kind):
     x, loss = RNG.standard_normal((2, 3, 4)), nn.MSELoss()

@@ -42,6 +42,11 @@ def is_state(thing: Any) -> bool:
     return isinstance(thing, Tensor) and not (thing.op and thing.requires_grad)
 
 
+def is_float_array(thing: Any) -> bool:
+    """Whether an object is an array of floats, such as a running average."""
+    return isinstance(thing, np.ndarray) and thing.dtype.kind == "f"
+
+
 def named_parameters(thing: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield every Tensor to train inside an object, by its path."""
     return ((path, x) for path, x in parts(thing) if is_state(x) and x.requires_grad)
@@ -80,6 +85,22 @@ class Module:
         """Forget the gradients."""
         for tensor in self.parameters():
             tensor.grad = None
+
+    def astype(self, dtype: Any) -> Module:
+        """Turn every parameter and running average into floats of another size; forget gradients.
+
+        Layers are made in float64. An optimizer made before keeps what it remembers as it is.
+        """
+        if np.dtype(dtype).kind != "f":
+            raise TypeError(f"parameters are floats, not {np.dtype(dtype)}")
+        for _, each in parts(self):
+            if is_state(each) and each._data.dtype.kind == "f":
+                each._data, each.grad = each._data.astype(dtype), None
+                each.touch()
+            elif isinstance(each, Module):
+                floats = [(k, v) for k, v in vars(each).items() if is_float_array(v)]
+                vars(each).update({key: value.astype(dtype) for key, value in floats})
+        return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return a copy of every parameter and running average, by its path."""
