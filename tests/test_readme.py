@@ -1,4 +1,7 @@
-"""The README is run: every command and every block of Python in it, and its tree is compared."""
+"""The README is run: every command and every block of Python in it, and its tree is compared.
+
+So is the Python of every page under docs, each page from its first block to its last.
+"""
 
 import re
 import subprocess
@@ -11,7 +14,9 @@ import querykey
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall(README)
+PAGES = [page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text()]
 TREE = next(text for language, text in BLOCKS if language == "")
 
 
@@ -35,6 +40,15 @@ def test_every_command_works_as_printed(block, tmp_path):
 @pytest.mark.parametrize("block", blocks("python"))
 def test_every_block_of_python_runs(block):
     done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_every_page_runs(page, tmp_path):
+    text = "\n".join(text for name, text in BLOCK.findall(page.read_text()) if name == "python")
+    run = [sys.executable, "-c", text]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
