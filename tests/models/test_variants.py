@@ -141,6 +141,15 @@ def test_a_table_that_the_first_t5s_never_read(tmp_path):
     qk.models.load(tmp_path)
 
 
+def test_a_stored_copy_of_a_t5s_table_is_its_tied_head(tmp_path):
+    cases.made(cases.PAIRS["t5"]).save_pretrained(tmp_path)
+    changed(tmp_path, lambda held: held.update({"lm_head.weight": held["shared.weight"].clone()}))
+    theirs, ours = hf.AutoModelForSeq2SeqLM.from_pretrained(tmp_path), qk.models.load(tmp_path)
+    assert theirs.lm_head.weight is theirs.shared.weight
+    assert ours.decoder.head.output.weight is ours.decoder.embed.tokens.weight
+    assert ours.config.decoder.head.tied
+
+
 def test_a_second_table_of_tokens_is_refused(tmp_path):
     cases.made(cases.PAIRS["t5"]).save_pretrained(tmp_path)
     changed(tmp_path, lambda held: held.update({"decoder.embed_tokens.weight": torch.ones(61, 24)}))
@@ -258,7 +267,22 @@ def test_settings_that_make_no_sense_are_refused(entries, words, tmp_path):
         qk.models.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "t5"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "vit", "t5-encoder", "t5"])
+def test_encoders_that_do_not_see_the_future_are_refused(name, tmp_path):
+    (KNOWN | cases.IMAGES)[name]().save_pretrained(tmp_path)
+    configured(tmp_path, is_causal=True)
+    with pytest.raises(FolderError, match="`is_causal` is True; the tokens of our encoders see"):
+        qk.models.load(tmp_path)
+    for value in (False, None):
+        configured(tmp_path, is_causal=value)
+        if name == "t5":
+            with pytest.raises(FolderError, match=f"`is_causal` is {value} for the decoder too"):
+                qk.models.load(tmp_path)
+        else:
+            qk.models.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2"])
 def test_decoders_that_see_the_future_are_refused(name, tmp_path):
     KNOWN[name]().save_pretrained(tmp_path)
     # Their masks take null for false too, but for one way of computing without padding.

@@ -13,6 +13,7 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    both_ways,
     only,
     read_special,
     untrained,
@@ -93,6 +94,7 @@ ROBERTA_DEFAULTS = DEFAULTS | {
 
 
 def _read(settings: Settings, names: frozenset[str], name: str, positions: Learned):
+    both_ways(settings)
     only(settings, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     found = architecture(
         settings,

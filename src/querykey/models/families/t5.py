@@ -19,7 +19,7 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
-    only,
+    both_ways,
     read_special,
     write_special,
 )
@@ -85,6 +85,7 @@ DEFAULTS: Settings = {
 
 def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDecoderConfig:
     """Return our config for config.json."""
+    both_ways(settings)
     kinds = ("T5ForConditionalGeneration", "T5EncoderModel", "T5Model")
     found = architecture(settings, kinds)
     gated, _, name = settings["feed_forward_proj"].rpartition("-")
@@ -116,7 +117,11 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     encoder = EncoderConfig(embedding, block, settings["num_layers"], order)
     if found == "T5EncoderModel":
         return encoder
-    only(settings, is_causal=True)
+    if "is_causal" in settings:  # true, it would have been refused for the encoder
+        raise FolderError(
+            f"config.json: `is_causal` is {settings['is_causal']!r} for the decoder too; "
+            "leave it out, and each side sees what it should"
+        )
     scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings") is not False)
     tied = "lm_head.weight" not in names or names.isdisjoint(TABLES)
     head = TokenHead(tied, scale=width**-0.5 if scaled else 1.0)

@@ -120,6 +120,15 @@ def only(settings: Settings, **wanted: Any) -> None:
             raise FolderError(f"config.json: `{key}` is {settings[key]!r}; we have only {value!r}")
 
 
+def both_ways(settings: Settings) -> None:
+    """Refuse an encoder whose tokens are not to see what comes after them."""
+    if settings.get("is_causal"):
+        raise FolderError(
+            f"config.json: `is_causal` is {settings['is_causal']!r}; "
+            "the tokens of our encoders see each other both ways"
+        )
+
+
 def architecture(settings: Settings, known: tuple[str, ...]) -> str:
     """Return the class that the folder was saved from: the first known one unless it says."""
     named = settings.get("architectures") or known[:1]

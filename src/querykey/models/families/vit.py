@@ -11,6 +11,7 @@ from querykey.models.families.table import (
     Settings,
     activation,
     architecture,
+    both_ways,
 )
 from querykey.models.vision import VisionTransformerConfig
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
@@ -42,6 +43,7 @@ DEFAULTS: Settings = {
 
 def read(settings: Settings, names: frozenset[str]) -> VisionTransformerConfig:
     """Return our config for config.json."""
+    both_ways(settings)
     found = architecture(settings, ("ViTModel", "ViTForImageClassification"))
     pools = found == "ViTModel" and any(name.endswith("pooler.dense.weight") for name in names)
     width = settings["hidden_size"]
