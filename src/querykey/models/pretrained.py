@@ -54,8 +54,9 @@ def load(
     settings = read_settings(folder)
     family = _family(settings, folder)
     tensors, said = read_tensors(folder), read_generation(folder)
+    names = _names(family, tensors)
     with _blamed(folder / "config.json"):
-        config = _config(settings, family, tensors.names)
+        config = _config(settings, family, names)
     if said is not None:
         with _blamed(folder / "generation_config.json"):
             config = _told(config, said)
@@ -115,7 +116,7 @@ def _expressed(config: Any) -> tuple[Family | None, Settings]:
 
 def _untied(config: Any) -> tuple[str, ...]:
     head = getattr(getattr(config, "decoder", None), "head", None)
-    return () if head is None or head.tied else ("lm_head.weight",)
+    return () if head is None or head.tied else ("lm_head.weight", "shared.weight")
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -178,6 +179,17 @@ def _family(settings: Settings, folder: Path) -> Family | None:
             return family
     known = ", ".join(name for family in FAMILIES for name in family.types)
     raise FolderError(f"{folder}/config.json: we have no model of the type {kind!r} ({known})")
+
+
+def _names(family: Family | None, tensors: Tensors) -> frozenset[str]:
+    """Return the names of all tensors, but not that of a head that only repeats the embedding."""
+    names = tensors.names
+    if family is None or family.judged is None or family.judged not in names:
+        return names
+    head, tables = tensors.read(family.judged), {each for pair in family.aliases for each in pair}
+    tables = names & tables - {family.judged}
+    repeats = any(torch.equal(head, tensors.read(each)) for each in tables)
+    return names - {family.judged} if repeats else names
 
 
 def _config(settings: Settings, family: Family | None, names: frozenset[str]) -> Any:

@@ -172,6 +172,7 @@ T5 = Family(
     ignored=("EncDecAttention.relative_attention_bias.weight",),
     copies=dict.fromkeys(("lm_head.weight", *TABLES[1:]), "embed.tokens.weight"),
     aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
+    judged="lm_head.weight",
     entries={
         "hidden_size": "d_model", "num_attention_heads": "num_heads",
         "num_hidden_layers": "num_layers", "head_dim": "d_kv",

@@ -46,6 +46,8 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     # The end of a name, and the other name that a tied tensor may have been stored under instead.
     aliases: tuple[tuple[str, str], ...] = ()
+    # A head that is tied where it equals the embedding, whatever config.json says.
+    judged: str | None = None
     # Other names of entries of config.json, which count before ours, as in `transformers`.
     entries: Mapping[str, str] = field(default_factory=dict)
 
