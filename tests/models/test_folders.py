@@ -308,6 +308,62 @@ def test_our_own_format_refuses_what_it_does_not_know(tmp_path):
         qk.models.load(tmp_path)
 
 
+def test_a_compiled_model_is_saved_as_itself(tmp_path):
+    model = build(preset("gpt"))
+    qk.models.save(torch.compile(model, backend="eager"), tmp_path)
+    held = qk.models.load(tmp_path).state_dict()
+    assert all(torch.equal(held[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def adapt(model):
+    """Put a layer around another, as adapters do."""
+    block = model.stack.blocks[1].attention
+    block.q = torch.nn.Sequential(block.q)
+
+
+def widen(model):
+    model.embed.tokens = torch.nn.Embedding(200, 64)
+    model.tie()
+
+
+def untie(model):
+    model.head.output.weight = torch.nn.Parameter(model.head.output.weight + 1)
+
+
+def add(model):
+    model.more = torch.nn.Linear(3, 2)
+
+
+ALTERED = {
+    "other parts": (adapt, r"`stack\.blocks\.1\.attention\.q\.weight` is missing"),
+    "more parts": (add, r"`more\.bias` is none of them"),
+    "other sizes": (widen, r"`embed\.tokens\.weight` is \(200, 64\), not \(128, 64\)"),
+    "another head": (untie, r"`head\.output\.weight` is not `embed\.tokens\.weight`, with which"),
+}
+
+
+@pytest.mark.parametrize("preset_name", ["gpt", "elu"])  # a family's, and one of our own
+@pytest.mark.parametrize("name", ALTERED)
+def test_a_model_that_its_config_does_not_describe_is_not_saved(name, preset_name, tmp_path):
+    (change, words), model = ALTERED[name], build(preset(preset_name))
+    qk.models.save(model, tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    change(model)
+    with pytest.raises(ValueError, match=f"^save wants the tensors of the model's config; {words}"):
+        qk.models.save(model, tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_tie_that_came_undone_is_saved_while_both_are_equal(tmp_path):
+    model = build(preset("gpt"))
+    model.load_state_dict({k: t.clone() for k, t in model.state_dict().items()}, assign=True)
+    assert model.head.output.weight is not model.embed.tokens.weight
+    qk.models.save(model, tmp_path)
+    again = qk.models.load(tmp_path)
+    assert torch.equal(again.head.output.weight, model.head.output.weight)
+    assert again.head.output.weight is again.embed.tokens.weight
+
+
 def test_what_is_no_model_of_ours_is_not_saved(tmp_path):
     with pytest.raises(TypeError, match=r"save wants a model of querykey\.models; got Linear"):
         qk.models.save(torch.nn.Linear(2, 2), tmp_path)

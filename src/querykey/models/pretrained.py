@@ -76,12 +76,13 @@ def load(
 
 def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) -> None:
     """Write a folder that `load` reads, and `transformers` too where it has such a model."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile's
     config: Any = getattr(model, "config", None)
     if type(config) not in MODELS:
         raise TypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
+    ours = _described(model, config)
     family, settings = _expressed(config)
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
-    ours = {name: tensor.detach().cpu() for name, tensor in _stored(model)}
     if family is None:
         write_folder(Path(folder), settings, ours, shard_bytes, _said(config))
         return
@@ -92,6 +93,27 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
         tensor = tensor.mT if row.layout == "transposed" and tensor.ndim == 2 else tensor
         theirs[row.theirs.removeprefix(prefix)] = tensor
     write_folder(Path(folder), settings, theirs, shard_bytes, _said(config))
+
+
+def _described(model: nn.Module, config: Any) -> dict[str, torch.Tensor]:
+    """Return the model's tensors by name; refuse those that its config does not describe."""
+    with torch.device("meta"):
+        fresh = build(config)
+    wanted, every = dict(_stored(fresh)), fresh.state_dict(keep_vars=True)
+    found, wants = dict(_stored(model)), "save wants the tensors of the model's config"
+    for name, tensor in wanted.items():
+        if name not in found:
+            raise ValueError(f"{wants}; `{name}` is missing")
+        if found[name].shape != tensor.shape:
+            sizes = f"{tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+            raise ValueError(f"{wants}; `{name}` is {sizes}")
+    for name in sorted(found.keys() - wanted):
+        twin = next((each for each in wanted if wanted[each] is every.get(name)), None)
+        if twin is None:
+            raise ValueError(f"{wants}; `{name}` is none of them")
+        if not torch.equal(found.pop(name), found[twin]):
+            raise ValueError(f"{wants}; `{name}` is not `{twin}`, with which it is tied")
+    return {name: tensor.detach().cpu() for name, tensor in found.items()}
 
 
 def _said(config: Any) -> Settings:
