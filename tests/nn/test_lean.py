@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import querykey as qk
 from querykey.models import build, preset
 from querykey.models.presets import llama
-from querykey.nn import Block, BlockConfig
+from querykey.nn import MLP, Block, BlockConfig, MLPConfig
 from querykey.nn.lean import _mkl_is_at_home, lean
 
 PACKED = torch.ops.mkldnn._linear_pointwise
@@ -99,6 +99,24 @@ def test_hooks_are_heard():
     model.stack.blocks[1].mlp.up.register_forward_hook(lambda *_: heard.append("up"))
     qk.generate(model, torch.tensor([[1, 2]]), max_new_tokens=3)
     assert heard == ["up"] * 3
+
+
+def test_hooks_of_all_modules_are_heard():
+    model, heard = build(preset("gpt")).eval(), []
+    hook = nn.modules.module.register_module_forward_hook(lambda m, *_: heard.append(type(m)))
+    try:
+        qk.generate(model, torch.tensor([[1, 2]]), max_new_tokens=3)
+    finally:
+        hook.remove()
+    assert heard.count(MLP) == 6
+
+
+def test_a_new_forward_of_a_class_is_run(monkeypatch):
+    torch.manual_seed(0)
+    mlp, x = MLP(8, MLPConfig(12)), torch.randn(2, 8)
+    before, old = lean(mlp)(x), MLP.forward
+    monkeypatch.setattr(MLP, "forward", lambda self, x: -old(self, x))
+    assert torch.equal(lean(mlp)(x), -before)
 
 
 def test_what_is_not_ours_stays_itself():

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+from torch.nn.modules.module import _has_any_global_hook
 
 WIDE = (torch.float32, torch.float64)
 Product = Callable[[Tensor], Tensor]
@@ -62,7 +63,7 @@ _MACHINERY = frozenset(vars(nn.Module()))
 
 def _is_watched(module: nn.Module) -> bool:
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    return any(hooks) or "forward" in vars(module)
+    return any(hooks) or "forward" in vars(module) or bool(_has_any_global_hook())
 
 
 def _is_plain(kind: type) -> bool:
@@ -70,13 +71,18 @@ def _is_plain(kind: type) -> bool:
     return kind.__bases__ == (nn.Module,)
 
 
-@cache
 def _twin_of(kind: type) -> type:
-    own = {name: value for name, value in vars(kind).items() if name not in _NOT_SHARED}
-    return type(kind.__name__, (), own | {"__call__": vars(kind)["forward"]})
+    """Return a class with the functions that a class has now: they may have been replaced."""
+    own = (each for each in vars(kind).items() if each[0] not in _NOT_SHARED)
+    return _class_of(kind.__name__, tuple(own))
 
 
-_NOT_SHARED = ("__dict__", "__weakref__", "__init__")
+@cache
+def _class_of(name: str, own: tuple[tuple[str, Any], ...]) -> type:
+    return type(name, (), dict(own) | {"__call__": dict(own)["forward"]})
+
+
+_NOT_SHARED = ("__dict__", "__weakref__", "__init__", "__annotations__")
 
 
 def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
