@@ -343,6 +343,15 @@ def test_weights_that_are_not_numbers_say_nothing(tmp_path, capsys):
     assert "NaN" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("temperature", [None, 1.0])
+def test_a_head_that_is_not_numbers_says_nothing(temperature):
+    """Its row would be the largest score of all, token after token."""
+    model = build(presets.llama())
+    torch.nn.init.constant_(model.head.output.weight[5], torch.nan)
+    with pytest.raises(ValueError, match="answer to this prompt is NaN"):
+        qk.generate(model, torch.tensor([[1, 2]]), temperature=temperature)
+
+
 def test_a_name_that_is_too_long(capsys):
     assert run(["generate", "x" * 5000, "--prompt", "Hi"]) == 2
     assert "too long" in capsys.readouterr().err

@@ -201,14 +201,14 @@ def _run(
         if tokens is None:
             given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
             hidden, state = model.step(given, state, real if given is ids else None)
-            last = _last(hidden, real if given is ids else None)
-            if bool(last.isnan().any()):
+            scores = model.scores(_last(hidden, real if given is ids else None))
+            if bool(scores.isnan().any()):
                 raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
         else:
             hidden, state = model.step(tokens[:, None], state)
-            last = hidden[:, -1]
+            scores = model.scores(hidden[:, -1])
         # What a row is fed after its end is nothing to it, and padding may be no known id.
-        tokens = choice(model.scores(last), generator)
+        tokens = choice(scores, generator)
         before, said = said, tokens
         if stops:
             if before is not None:
