@@ -97,6 +97,18 @@ def test_the_encoder_reads_the_visible_alone():
         assert model(images).shape == images.shape
 
 
+def test_patches_are_completed_under_autocast():
+    torch.manual_seed(0)
+    model, images = PatchAutoencoder(patches()), torch.randn(3, 2, 8, 12)
+    losses = []
+    for on in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            losses.append(model.loss(images, torch.Generator().manual_seed(0)))
+    losses[0].backward()
+    assert model.hidden_token.grad.abs().sum() > 0
+    assert abs(losses[0] - losses[1]) < 0.01 * losses[1]
+
+
 def test_patches_that_do_not_fit_are_refused():
     wide = BlockConfig.preset("pre-norm", 8)
     with pytest.raises(ValueError, match="a width of 10 pixels is not cut evenly"):

@@ -97,7 +97,8 @@ class PatchAutoencoder(nn.Module):
     def decode(self, latent: Tensor, visible: Tensor) -> Tensor:
         """Return the pixels of all patches, (batch, patches, pixels), from those visible."""
         known = self.bridge(latent)
-        x = self.hidden_token.expand(len(known), self.config.tokens, -1)
+        # Under autocast the known ones are in half precision, and a parameter is not.
+        x = self.hidden_token.to(known.dtype).expand(len(known), self.config.tokens, -1)
         x = x.scatter(1, visible[..., None].expand_as(known), known)
         x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
         for block in self.decoder:
