@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import querykey as qk
-from querykey.models import Autoencoder, AutoencoderConfig, Encoder, presets
+from querykey.models import Autoencoder, AutoencoderConfig, Encoder, EncoderDecoder, presets
 from querykey.models.probe import Probe, features
 
 pytest.importorskip("sklearn", reason="probe fits its classifier with scikit-learn")
@@ -52,6 +52,16 @@ def test_padding_is_not_averaged():
     with torch.no_grad():
         wanted = model.hidden(ids[1:2, :3]).mean(1)[0].double()
     assert (found[1] - wanted).abs().max() < 1e-6
+
+
+def test_a_second_sequence_is_no_padding():
+    model = EncoderDecoder(presets.t5()).eval()
+    source, target = torch.randint(0, 128, (4, 7)), torch.randint(2, 128, (4, 5))
+    target[:, 0] = 0  # a target begins with a token, and it is a real one
+    found = features(model, (source, target), batch=3)
+    with torch.no_grad():
+        wanted = model(source, target).mean(1).double()
+    assert (found - wanted).abs().max() < 1e-6
 
 
 def test_the_model_stays_as_it_was():

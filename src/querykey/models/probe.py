@@ -59,8 +59,9 @@ def probe(
     """Fit a linear classifier to a frozen model's vectors, on several random splits.
 
     `data` is (inputs, labels); inputs may be a tuple of tensors, passed to the model in order, such
-    as (ids, real). The vectors are those of `encode` where the model has it, else of `hidden`, else
-    its output; where there is one per token or place, their mean over those that are real.
+    as (ids, real), `real` of booleans or of 0 and 1. The vectors are those of `encode` where the
+    model has it, else of `hidden`, else its output; where there is one per token or place, their
+    mean over those that are real.
     """
     try:
         from sklearn.linear_model import LogisticRegression
@@ -110,7 +111,8 @@ def _checked(data: Any, seeds: int, test_share: float) -> tuple[tuple[Any, ...],
 
 def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
     """Return one vector per input, (examples, width), in float64; the model stays as it was."""
-    parts = tuple(torch.as_tensor(part) for part in _several(inputs))
+    parts = [torch.as_tensor(part) for part in _several(inputs)]
+    padded = len(parts) > 1 and bool(((parts[1] == 0) | (parts[1] == 1)).all())
     like = next(iter(model.parameters()), torch.empty(0))
     modes = [(module, module.training) for module in model.modules()]
     run = getattr(model, "encode", None) or getattr(model, "hidden", None) or model
@@ -120,7 +122,7 @@ def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
         with torch.no_grad():
             for first in range(0, len(parts[0]), batch):
                 piece = [_beside(part[first : first + batch], like) for part in parts]
-                real = piece[1] if len(piece) > 1 else None
+                real = piece[1] if padded else None
                 found.append(_one_each(_tensor_of(run(*piece)), real).double().cpu())
     finally:
         for module, mode in modes:
