@@ -99,6 +99,12 @@ def test_any_split_equals_the_whole(mechanism, positions, windows, gradients):
     assert state.lengths.tolist() == [LENGTH] * 3
 
 
+def test_positions_of_a_decoder_skip_nothing():
+    """A state knows how many tokens there were, not which of them were that one."""
+    with pytest.raises(ValueError, match=r"a decoder counts every real token, so .* skip=1\)"):
+        replace(presets.gpt(), positions=Learned(29, 2, skip=1))
+
+
 @pytest.mark.parametrize(("mechanism", "positions", "windows"), COMBINATIONS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(mechanism, positions, windows, side):

@@ -115,6 +115,11 @@ class DecoderConfig:
 
     def __post_init__(self):
         positive("layers", self.layers)
+        if getattr(self.positions, "skip", None) is not None:
+            raise ValueError(
+                f"a decoder counts every real token, so its positions skip none; "
+                f"got {self.positions}"
+            )
         if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
             raise ValueError(f"{self.layers} layers want as many windows; got {self.windows}")
 
