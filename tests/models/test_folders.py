@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from tests.models import cases
 
 import querykey as qk
-from querykey.models import PRESETS, FolderError, build, preset
+from querykey.models import PRESETS, ClassHead, FolderError, Learned, build, preset
+from querykey.nn import NormConfig
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +291,27 @@ def test_every_preset_comes_back(name, tmp_path):
     assert type(again) is type(model)
     held = again.state_dict()
     assert all(torch.equal(held[key], tensor) for key, tensor in model.state_dict().items())
+
+
+BERT = qk.models.presets.bert()
+OF_NO_FAMILY = {
+    "norm before": replace(BERT, block=replace(BERT.block, norm=NormConfig())),
+    "another pooler": replace(BERT, head=None, pooler="gelu"),
+    "a plain head": replace(BERT, head=ClassHead(3)),
+    "positions from 2 on": replace(BERT, positions=Learned(30, 2)),
+    "no segments": replace(BERT, embedding=replace(BERT.embedding, types=0)),  # theirs has no sum
+}
+
+
+@pytest.mark.parametrize("name", OF_NO_FAMILY)
+def test_an_encoder_of_no_family_is_saved_as_ours(name, tmp_path):
+    torch.manual_seed(0)
+    model, ids = build(OF_NO_FAMILY[name]).eval(), torch.randint(0, 128, (2, 7))
+    qk.models.save(model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "querykey"
+    again = qk.models.load(tmp_path)
+    assert again.config == model.config
+    assert torch.equal(again(ids), model(ids))
 
 
 def test_a_config_that_cannot_be_written_is_refused(tmp_path):

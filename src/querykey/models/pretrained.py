@@ -7,7 +7,7 @@ save(model, "copy")         # a folder that `transformers` loads, where it has s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -131,8 +131,9 @@ def _expressed(config: Any) -> tuple[Family | None, Settings]:
         pooled = ("pooler.dense.weight",) if getattr(config, "pooler", None) else ()
         names = frozenset((*pooled, *_untied(config)))
         settings |= {"model_type": family.types[0]}
-        if _same(family.read(family.defaults | settings, names), config):
-            return family, settings
+        with suppress(ValueError):  # a family may refuse what it cannot express
+            if _same(family.read(family.defaults | settings, names), config):
+                return family, settings
     return None, {"model_type": OURS, "config": to_record(config)}
 
 

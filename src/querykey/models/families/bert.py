@@ -160,6 +160,8 @@ def read_roberta(settings: Settings, names: frozenset[str]) -> EncoderConfig:
 def _write(config: object, name: str) -> Settings | None:
     if not (isinstance(config, EncoderConfig) and isinstance(config.positions, Learned)):
         return None
+    if not config.embedding.types:  # theirs always adds one of them
+        return None
     head, block = config.head, config.block
     kind = "Model"
     if isinstance(head, TokenHead):
