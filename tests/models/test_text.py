@@ -99,6 +99,21 @@ def test_any_split_equals_the_whole(mechanism, positions, windows, gradients):
     assert state.lengths.tolist() == [LENGTH] * 3
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (lambda: presets.llama(width=20), "features turn in pairs, so their number is even"),
+        (lambda: replace(presets.t5().encoder, positions=Distances(3)), "take at least 4 buckets"),
+        (lambda: replace(presets.gpt(), positions=Distances(1)), "take at least 2 buckets"),
+        (lambda: replace(presets.gpt(), positions=Distances(8, 4)), "distances below 4 have a"),
+        (lambda: replace(presets.gpt(), positions=qk.ALiBi(3)), "does not fit 4 heads"),
+    ],
+)
+def test_positions_that_no_token_could_have_are_not_built(config, words):
+    with pytest.raises(ValueError, match=words):
+        qk.models.build(config())
+
+
 def test_positions_of_a_decoder_skip_nothing():
     """A state knows how many tokens there were, not which of them were that one."""
     with pytest.raises(ValueError, match=r"a decoder counts every real token, so .* skip=1\)"):

@@ -70,14 +70,14 @@ class Stack(nn.Module):
         )
         self.both_ways = isinstance(config, EncoderConfig)
         self.distances = None
+        heads = config.block.attention.heads
         if isinstance(config.positions, Distances):
-            alone = config.positions.buckets // (4 if self.both_ways else 2)
-            if not config.positions.furthest > alone:
-                raise ValueError(
-                    f"distances below {alone} have a bucket each, and the others reach further "
-                    f"than that; got {config.positions.furthest} as the furthest"
-                )
-            self.distances = nn.Embedding(config.positions.buckets, config.block.attention.heads)
+            self.distances = nn.Embedding(config.positions.buckets, heads)
+        # What no token could be given is refused here, by the rules themselves.
+        self.turns(1, torch.empty(0))
+        rule = self._bias() if bias is None else bias
+        if rule is not None and not rule.fits(heads):
+            raise ValueError(f"{rule} does not fit {heads} heads")
         # With the norm before each part, nothing has normed what the last part added.
         before = config.block.norm.place == "before"
         self.norm = make_norm(config.block.norm, config.block.width) if before else nn.Identity()
