@@ -40,8 +40,7 @@ from querykey.models.folders import (
     read_tensors,
     write_folder,
 )
-from querykey.models.records import from_record, to_record
-from querykey.nn.config import AttentionConfig
+from querykey.models.records import from_record, same, to_record
 
 OURS = "querykey"  # the model_type of folders that only we can read
 
@@ -132,7 +131,7 @@ def _expressed(config: Any) -> tuple[Family | None, Settings]:
         names = frozenset((*pooled, *_untied(config)))
         settings |= {"model_type": family.types[0]}
         with suppress(ValueError):  # a family may refuse what it cannot express
-            if _same(family.read(family.defaults | settings, names), config):
+            if same(family.read(family.defaults | settings, names), config):
                 return family, settings
     return None, {"model_type": OURS, "config": to_record(config)}
 
@@ -140,37 +139,6 @@ def _expressed(config: Any) -> tuple[Family | None, Settings]:
 def _untied(config: Any) -> tuple[str, ...]:
     head = getattr(getattr(config, "decoder", None), "head", None)
     return () if head is None or head.tied else ("lm_head.weight", "shared.weight")
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two configs describe one model: sizes that a config leaves out count as given."""
-    return type(one) is type(other) and _filled(to_record(one)) == _filled(to_record(other))
-
-
-def _filled(record: Any) -> Any:
-    """Return a config's JSON with the sizes that it leaves out, and sets in order."""
-    if isinstance(record, list):
-        return [_filled(each) for each in record]
-    if not isinstance(record, dict):
-        return record
-    record = {name: _filled(each) for name, each in record.items()}
-    if record["is"] == "BlockConfig":
-        attention: AttentionConfig = from_record(record["attention"])
-        kv_heads, key_dim, value_dim = attention.sizes(record["width"])
-        record["attention"] |= {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
-        record["attention"]["biases"] = sorted(attention.biases)
-        # Not every family knows of every dropout; it is no part of what a model computes.
-        record["attention"]["dropout"] = 0.0
-        record |= {"residual": sorted(record["residual"]), "dropout": 0.0}
-    if record["is"] == "EmbeddingConfig":
-        record["untrained"] = None  # nor is which row is trained
-    if record["is"] == "DecoderConfig":
-        config: DecoderConfig = from_record(record)
-        record["windows"] = list(config.window_of_each)
-    if record["is"] == "EncoderConfig" and isinstance(record["positions"], dict):
-        skipped = record["positions"].get("skip")  # RoBERTa has one id for both
-        record["embedding"]["special"] |= {} if skipped is None else {"pad": skipped}
-    return record
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Configs as JSON and back: every frozen value by the name of its class and its fields."""
+"""Configs as JSON and back, and compared: every frozen value by its class and its fields."""
 
 from __future__ import annotations
 
@@ -52,3 +52,34 @@ def from_record(record: Any) -> Any:
         return kind(**{name: from_record(each) for name, each in record.items() if name != "is"})
     except (TypeError, ValueError) as error:
         raise FolderError(f"config.json: {kind.__name__}: {error}") from None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two configs describe one model: sizes that a config leaves out count as given."""
+    return type(one) is type(other) and _filled(to_record(one)) == _filled(to_record(other))
+
+
+def _filled(record: Any) -> Any:
+    """Return a config's JSON with the sizes that it leaves out, and sets in order."""
+    if isinstance(record, list):
+        return [_filled(each) for each in record]
+    if not isinstance(record, dict):
+        return record
+    record = {name: _filled(each) for name, each in record.items()}
+    if record["is"] == "BlockConfig":
+        attention: blocks.AttentionConfig = from_record(record["attention"])
+        kv_heads, key_dim, value_dim = attention.sizes(record["width"])
+        record["attention"] |= {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
+        record["attention"]["biases"] = sorted(attention.biases)
+        # Not every family knows of every dropout; it is no part of what a model computes.
+        record["attention"]["dropout"] = 0.0
+        record |= {"residual": sorted(record["residual"]), "dropout": 0.0}
+    if record["is"] == "EmbeddingConfig":
+        record["untrained"] = None  # nor is which row is trained
+    if record["is"] == "DecoderConfig":
+        decoder: config.DecoderConfig = from_record(record)
+        record["windows"] = list(decoder.window_of_each)
+    if record["is"] == "EncoderConfig" and isinstance(record["positions"], dict):
+        skipped = record["positions"].get("skip")  # RoBERTa has one id for both
+        record["embedding"]["special"] |= {} if skipped is None else {"pad": skipped}
+    return record
