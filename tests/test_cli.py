@@ -47,8 +47,8 @@ def test_lazy_layers_are_described_as_far_as_they_are_known_and_cost_nothing_yet
     assert run(capsys, "cost", f"{file}:make", "--input", "array(batch,7)") == (
         2,
         "",
-        f"qk: `{file}:make` has lazy layers, whose sizes its first run decides; "
-        "run it once in its factory\n",
+        "qk: the model has lazy layers, whose sizes its first run decides; "
+        "run it once where it is built\n",
     )
 
 

@@ -35,6 +35,17 @@ def test_a_size_that_gets_baked_in_is_found_and_interpolated():
     assert "so the formula was interpolated" in report.notes[0]
 
 
+def test_lazy_layers_are_refused_until_they_have_run_and_the_model_is_left_as_it_was():
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 5))
+    said = "the model has lazy layers, whose sizes its first run decides; run it once where"
+    for model in (lazy, lambda layers: nn.Sequential(*(nn.LazyLinear(4) for _ in range(layers)))):
+        with pytest.raises(qk.CostError, match=f"^{said} it is built$"):
+            qk.cost(model, qk.array("n", 7))
+    assert type(lazy[0]) is nn.LazyLinear
+    lazy(torch.zeros(1, 7))
+    assert str(qk.cost(lazy, qk.array("n", 7)).flops.forward) == "96*n"
+
+
 def test_an_operation_without_a_formula_is_listed():
     class Inverse(nn.Module):
         def __init__(self):

@@ -9,8 +9,8 @@ from typing import Any
 from querykey.costs.inputs import CostError, Named, parse
 from querykey.costs.measure import cost
 from querykey.costs.report import Report
+from querykey.costs.subject import refuse_lazy
 from querykey.targets import Target, build
-from querykey.targets.inputs import is_lazy
 
 DIGITS = 18  # of a size: no axis of a tensor is longer
 
@@ -21,11 +21,7 @@ def cost_of_target(
     """Build a target and return its report, at the sizes in `at` where there are any."""
     sizes = parse_sizes(at)
     target = build(name)
-    if is_lazy(target.model):
-        raise CostError(
-            f"`{name}` has lazy layers, whose sizes its first run decides; run it once in its "
-            "factory"
-        )
+    refuse_lazy(target.model)
     given = parse_inputs(inputs) if inputs else inputs_of(target)
     near = {size: value for size, value in sizes.items() if value >= 5}
     try:

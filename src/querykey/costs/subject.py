@@ -12,6 +12,7 @@ from torch import nn
 
 from querykey.costs.inputs import CostError, Inputs, whole
 from querykey.costs.passes import random_state
+from querykey.targets.inputs import is_lazy
 
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
 COARSE = tuple(24 * n for n in range(1, 10))
@@ -45,6 +46,7 @@ class Subject:
         self._models: dict[tuple[int, ...], nn.Module] = {}
         self.values = self._choose(dict(sizes))
         base = self.model(self.base())
+        refuse_lazy(base)
         self.inputs = inputs.limited(_vocabulary(base))
         other = self.model({name: values[2] for name, values in self.values.items()})
         paths = [{path for path, _ in each.named_modules()} for each in (base, other)]
@@ -197,6 +199,15 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
         kind = type(model).__name__
         raise CostError(f"the builder returned a {kind}; it returns a torch.nn.Module")
     return model
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Refuse a model some of whose sizes are not known yet."""
+    if is_lazy(model):
+        raise CostError(
+            "the model has lazy layers, whose sizes its first run decides; "
+            "run it once where it is built"
+        )
 
 
 def _vocabulary(model: nn.Module) -> int | None:
