@@ -127,6 +127,29 @@ class Untold(nn.Module):
         return anything
 
 
+class PositionsInside(nn.Module):
+    """Token ids with the batch first around attention with positions first."""
+
+    def __init__(self, sees):
+        super().__init__()
+        self.table, self.mix = nn.Embedding(31, 12), nn.MultiheadAttention(12, 3)
+        self.sees = sees  # where a pair of positions is visible
+
+    def forward(self, ids):
+        x = self.table(ids).transpose(0, 1)
+        hidden = ~self.sees(torch.ones(len(x), len(x), dtype=torch.bool))
+        return {"scores": (x + self.mix(x, x, x, attn_mask=hidden)[0]).transpose(0, 1)}
+
+
+@pytest.mark.parametrize("sees", [torch.tril, torch.triu, lambda pairs: pairs])
+def test_the_batch_is_found_by_changing_a_row_where_a_layer_takes_positions_first(sees):
+    inputs, _ = find_inputs(PositionsInside(sees))
+    assert [each.axes for each in inputs] == [("batch", "seq")]
+    outside = nn.Sequential(nn.Embedding(31, 12), nn.TransformerEncoderLayer(12, 3, 20))
+    inputs, _ = find_inputs(outside)
+    assert [each.axes for each in inputs] == [("seq", "batch")]
+
+
 @pytest.mark.parametrize(
     ("model", "axes", "kind"),
     [

@@ -88,7 +88,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
         except (Exception, SystemExit) as error:  # a model that leaves is still built
             tried, reason = tried + 1, f"{type(error).__name__}: {' '.join(str(error).split())}"
         else:
-            return inputs, ""
+            return _with_batch_found(model, inputs), ""
     if not tried:
         return (), "no layer of it tells what it takes; say it"
     return (), f"none of {tried} guesses ran (the last: {reason[:160]}); say what it takes"
@@ -96,9 +96,18 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
     """Run forward once on made-up inputs, in evaluation mode, and leave the model as it was."""
-    made = examples(inputs, batch=2, length=7, seed=0)
+    return _run(model, examples(inputs, batch=2, length=7, seed=0))
+
+
+def _run(model: nn.Module, made: dict[str, Any]) -> object:
     with evaluating(model), torch.no_grad(), quiet():
         return model(**{name: _like_weights(value, model) for name, value in made.items()})
+
+
+def _with_batch_found(model: nn.Module, inputs: tuple[Input, ...]) -> tuple[Input, ...]:
+    from querykey.targets.rows import with_batch_found
+
+    return with_batch_found(inputs, lambda made: _run(model, made))
 
 
 def _like_weights(value: Any, model: nn.Module) -> Any:
