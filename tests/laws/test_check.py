@@ -77,6 +77,19 @@ class Both(nn.Module):
         return self.there(x)[0] + self.back(x.flip(1))[0].flip(1)
 
 
+class TurnedInside(nn.Module):
+    """Ids with the batch first, attention with positions first, and a mask of floats."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(37, 12), nn.MultiheadAttention(12, 3)
+
+    def forward(self, ids):
+        x = self.embed(ids).transpose(0, 1)
+        hidden = torch.full((len(x), len(x)), float("-inf")).triu(1)
+        return (x + self.mix(x, x, x, attn_mask=hidden)[0]).transpose(0, 1)
+
+
 LAWFUL = {
     "encoder": (lambda: encoder(), "encoder"),
     "encoder, norm first": (lambda: encoder(norm_first=True), "encoder"),
@@ -95,6 +108,7 @@ LAWFUL = {
     "LSTM": (lambda: nn.LSTM(12, 20, batch_first=True), "decoder"),
     "LSTM, time first": (lambda: nn.LSTM(12, 20), "decoder"),
     "LSTM, both ways": (lambda: nn.LSTM(12, 20, batch_first=True, bidirectional=True), "encoder"),
+    "attention, time first inside": (TurnedInside, "decoder"),
     "two GRUs": (Both, "encoder"),
     "image": (
         lambda: nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(), nn.Linear(512, 5)),
@@ -111,6 +125,24 @@ def test_lawful_models_raise_no_alarm(name):
     assert report.kind == kind
     bad = [f for f in report.laws if f.verdict in ("violated", "error", "tie")]
     assert bad == []
+
+
+class AlwaysDropping(nn.Module):
+    """Fused attention that is told to drop weights in evaluation mode, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.maps = nn.Embedding(37, 12), nn.Linear(12, 36)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = (part[:, None] for part in self.maps(x).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
+        return x + mixed[:, 0]
+
+
+def test_dropout_that_stays_on_is_charged_once():
+    assert [f.law for f in check(AlwaysDropping()).violations] == ["determinism"]
 
 
 OFTEN = ("argmax", "mistral", "transformer", "vit")  # the others in the long suite

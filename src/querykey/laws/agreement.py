@@ -35,12 +35,13 @@ def backends(specimen: Specimen, setting: Setting) -> Iterator[Trial | Outcome]:
     """Each implementation against the first, without padding and with it."""
     if specimen.bench.device.type == "cuda" and specimen.bench.wide and specimen.bench.seen & FUSED:
         yield from fused(specimen, setting)
+    inputs = specimen.inputs(setting)
     if specimen.implementations == ("math",):
-        others = [replace(setting, bare=True)]
+        bare = replace(setting, bare=True)
+        others = [bare] if _steady(specimen, inputs, bare) else []
         first = replace(setting, attention="math")
     else:
         first, *others = [replace(setting, attention=name) for name in specimen.implementations]
-    inputs = specimen.inputs(setting)
     every = whole_rows(specimen, setting, list(range(specimen.batch_of(inputs))))
     for other in others:
         yield Trial(Run(inputs, first), Run(inputs, other), (every, every), None, _versus(other))
@@ -57,6 +58,13 @@ def backends(specimen: Specimen, setting: Setting) -> Iterator[Trial | Outcome]:
                     keep = _numbers(specimen, runs, keep)
                 if len(keep):
                     yield Trial(*runs, (keep, keep), None, words)
+
+
+def _steady(specimen: Specimen, inputs: Inputs, bare: Setting) -> bool:
+    """Whether it answers alike again; dropout that was left on is for determinism to find."""
+    runs = Run(inputs, bare), Run(inputs, replace(bare, again=True))
+    first, again = (specimen.remembered(run) for run in runs)
+    return torch.allclose(first, again, rtol=specimen.threshold, equal_nan=True)
 
 
 def _numbers(specimen: Specimen, runs: Iterable[Run], keep: Cells) -> Cells:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from querykey.laws.lift import duplicate, lifted, randomise, shake
+from querykey.laws.lift import duplicate, lifted, new_tensors_in, randomise, shake
 from querykey.laws.subject import Subject
 
 Inputs = dict[str, Any]
@@ -164,6 +164,8 @@ class Bench:
             stack.enter_context(attention(twin, setting.attention))
             if not setting.bare:
                 stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
+            elif all(p.dtype is torch.float64 for p in twin.parameters() if p.is_floating_point()):
+                stack.enter_context(new_tensors_in(torch.float64))
             yield
 
 

@@ -92,12 +92,18 @@ def _without_dropout(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
 @contextmanager
 def lifted(wide: bool = True, still: bool = True, seen: set[str] | None = None) -> Iterator[None]:
     """Run what is inside in float64 and without dropout, new tensors included."""
+    dtype = torch.float64 if wide else torch.get_default_dtype()
+    with new_tensors_in(dtype), Lift(wide, still, seen):
+        yield
+
+
+@contextmanager
+def new_tensors_in(dtype: torch.dtype) -> Iterator[None]:
+    """Let tensors that are made without a word on their precision have this one."""
     before = torch.get_default_dtype()
-    if wide:
-        torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
-        with Lift(wide, still, seen):
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
