@@ -312,6 +312,23 @@ def make():
     return f"{folder}/talking.py:make"
 
 
+def test_the_command_costs_a_model_without_a_backward_pass(capsys, tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "class Told(torch.nn.Linear):\n"
+        "    @torch.inference_mode()\n"
+        "    def forward(self, x): return super().forward(x)\n"
+        "def make(): return Told(6, 5)\n"
+    )
+    name = f"{tmp_path / 'model.py'}:make"
+    code, out, _ = run(capsys, "cost", name, "--input", "array(n,6)", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["flops.forward"] == "60*n"
+    assert told["flops.backward"] == told["saved_bytes"] == 0
+    assert "there is no backward pass: no trainable weight reaches the output" in told["notes"]
+
+
 def test_what_a_model_prints_does_not_get_into_the_json(capsys, tmp_path):
     words = ("--input", "x=array(n,6)", "--json")
     code, out, err = run(capsys, "cost", talking_target(tmp_path), *words)

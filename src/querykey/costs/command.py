@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from querykey.costs.inputs import CostError, Named, parse
+from querykey.costs.inputs import CostError, Named, NoBackwardError, parse
 from querykey.costs.measure import cost
 from querykey.costs.report import Report
 from querykey.costs.subject import refuse_lazy
@@ -25,11 +25,21 @@ def cost_of_target(
     given = parse_inputs(inputs) if inputs else inputs_of(target)
     near = {size: value for size, value in sizes.items() if value >= 5}
     try:
-        report = cost(target.model, given, attention=attention, near=_present(near, given))
+        report = _cost(target, given, attention, _present(near, given))
     except CostError:
         # Those sizes may be too long for the model: the formula for small ones says how long.
-        report = cost(target.model, given, attention=attention)
+        report = _cost(target, given, attention, {})
     return report.at(**sizes) if sizes else report
+
+
+def _cost(target: Target, given: Any, attention: str, near: dict[str, int]) -> Report:
+    """With the backward pass, where there is one."""
+    try:
+        return cost(target.model, given, attention=attention, near=near)
+    except NoBackwardError:
+        report = cost(target.model, given, attention=attention, near=near, backward=False)
+        report.notes.append("there is no backward pass: no trainable weight reaches the output")
+        return report
 
 
 def inputs_of(target: Target) -> dict[str, Named]:

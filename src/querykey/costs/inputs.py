@@ -16,6 +16,10 @@ class CostError(ValueError):
     """One sentence: why no formula can be given, and what to do."""
 
 
+class NoBackwardError(CostError):
+    """Nothing that can be trained reaches the output, so that there is no backward pass."""
+
+
 def whole(name: str, size: Any, least: int = 1) -> int:
     """A size as an int, whatever kind of whole number it is."""
     try:

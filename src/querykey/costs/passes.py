@@ -15,7 +15,7 @@ from torch import nn
 from querykey.costs import formulas, private
 from querykey.costs.attention import attention_as
 from querykey.costs.formulas import FUSED_BACKWARD, Call, Shape
-from querykey.costs.inputs import CostError, Inputs, Named
+from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError
 from querykey.costs.picks import Picks
 from querykey.costs.repeats import repeated
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
@@ -202,7 +202,7 @@ def _loss(out: Any, how: Options, tally: Tally) -> torch.Tensor:
     if first is None:
         raise CostError("the model returned no floating tensor whose sum could be the loss")
     if how.backward and not first.requires_grad:
-        raise CostError(
+        raise NoBackwardError(
             "the first floating output does not depend on any trainable weight; "
             "give a loss, or backward=False"
         )
