@@ -180,6 +180,25 @@ def test_inputs_are_found_by_trying(model, axes, kind):
         assert {each.kind for each in inputs} == {kind}
 
 
+def test_why_the_likeliest_guess_did_not_run_is_told():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(31, 12), nn.Linear(12, 5)
+
+        def forward(self, ids):
+            x = self.table(ids)
+            if x.size(1) != 64:
+                raise ValueError("64 tokens, no more and no fewer")
+            return self.out(x)
+
+    why = "ValueError: 64 tokens, no more and no fewer"
+    assert find_inputs(Fixed()) == (
+        (),
+        f"none of 3 guesses ran (the first: {why}); say what it takes",
+    )
+
+
 def test_trying_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model[2].eval()

@@ -86,12 +86,13 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
         try:
             trial(model, inputs)
         except (Exception, SystemExit) as error:  # a model that leaves is still built
-            tried, reason = tried + 1, f"{type(error).__name__}: {' '.join(str(error).split())}"
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            tried, reason = tried + 1, reason or said  # the first guess is the likeliest
         else:
             return _with_batch_found(model, inputs), ""
     if not tried:
         return (), "no layer of it tells what it takes; say it"
-    return (), f"none of {tried} guesses ran (the last: {reason[:160]}); say what it takes"
+    return (), f"none of {tried} guesses ran (the first: {reason[:160]}); say what it takes"
 
 
 def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
