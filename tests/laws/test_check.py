@@ -312,6 +312,20 @@ def test_the_report_as_json_has_the_documented_fields():
     assert Report.from_json(made).as_json() == report.as_json()
 
 
+def test_a_checkout_that_was_not_installed_is_used_all_the_same(monkeypatch):
+    from importlib import metadata
+
+    read = metadata.version
+
+    def missing(name):
+        return read("no such package" if name == "querykey" else name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    told = check(stack(0), laws=["purity"]).as_json()["versions"]
+    assert told["torch"] == torch.__version__
+    assert "querykey" not in told
+
+
 def test_the_reproduction_runs_and_shows_the_breach(capsys):
     model = stack(0, 1)
     repro = check(model).law("causality.perturb").repro

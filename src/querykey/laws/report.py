@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,7 +133,18 @@ def _number(value: float | None) -> str:
 def versions() -> dict[str, str]:
     """What was installed, as far as it was loaded."""
     import sys
-    from importlib.metadata import version
 
-    names = [name for name in ("torch", "transformers") if name in sys.modules]
-    return {name: version(name) for name in ("querykey", *names)}
+    return installed(["querykey", *(n for n in ("torch", "transformers") if n in sys.modules)])
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions, loaded or not; nothing for what is used without having been installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -7,12 +7,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from querykey.laws.report import Report
+from querykey.laws.report import Report, installed
 
 ASKED = "asked"  # beside the fields of a report: what it is the answer to
 FOLDERS = 1000  # in which code that a target may import is looked for
@@ -91,7 +90,7 @@ def question(target: str, laws: Sequence[str], seed: int, weights: str) -> dict[
         "laws": list(laws),
         "seed": seed,
         "weights": weights,
-        "versions": _installed(("querykey", "torch", "transformers")),
+        "versions": installed(("querykey", "torch", "transformers")),
         "content": _content(target),
     }
 
@@ -105,17 +104,6 @@ def _entries(text: str) -> Iterable[dict[str, Any]]:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
         yield made
-
-
-def _installed(packages: Iterable[str]) -> dict[str, str]:
-    """Versions, loaded or not: what is loaded differs from run to run."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _content(target: str) -> str:
