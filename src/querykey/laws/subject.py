@@ -20,7 +20,7 @@ class Subject:
     """
 
     forward: Callable[..., Any]
-    example: Any = None  # a tensor, or a tuple or dict of them
+    example: Any = None  # a tensor, or a tuple or dict of them: (batch, positions, ...)
     causal: bool | None = None
     padding: str | None = None  # the argument that is 1 (or True) for real tokens
     cache: Callable[..., Any] | None = None  # step(model, inputs, cache or None) -> output, cache
