@@ -284,6 +284,16 @@ def test_why_a_target_was_not_built_is_told_in_full(capsys, monkeypatch):
     assert capsys.readouterr().out.count(reason.strip()) == 2
 
 
+def test_why_laws_could_not_be_tried_is_told_beside_other_targets(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    untried = Report("a", "unknown", [Finding(law, "error", note="no input") for law in "xy"])
+    some = Report("b", "decoder", [Finding("x", "holds"), Finding("y", "error", note="no copy")])
+    printed([untried, some], set())
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["a", "unknown", "error", "0.0", "no", "input"] in rows
+    assert ["b", "decoder", "error", "0.0", "y:", "no", "copy"] in rows
+
+
 def test_a_file_whose_name_is_no_text_has_its_page(tmp_path):
     page = tmp_path / "page.html"
     write_page(page, as_page([Report("\udcff.py:make", "decoder", [])]))

@@ -187,8 +187,14 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
 def _overview(reports: list[Report]) -> Any:
     from querykey.show import table
 
-    rows = [(r.target, r.kind, _broken(r), f"{r.seconds:.1f}", r.note) for r in reports]
+    rows = [(r.target, r.kind, _broken(r), f"{r.seconds:.1f}", _why(r)) for r in reports]
     return table(("target", "kind", "broken", "seconds", "note"), rows)
+
+
+def _why(report: Report) -> str:
+    """Why it could not be built, or run, wholly or in part."""
+    failed = [f"{f.law}: {f.note}" for f in report.laws if f.verdict in ("error", "timeout")]
+    return report.note or report.untried or "; ".join(failed)
 
 
 class _Live:
