@@ -199,6 +199,12 @@ def test_why_the_likeliest_guess_did_not_run_is_told():
     )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # importing torch's compiler warns
+def test_a_compiled_model_is_seen_through():
+    inputs, _ = find_inputs(torch.compile(nn.Linear(13, 2)))
+    assert [each.axes for each in inputs] == [("batch", "seq", 13)]
+
+
 def test_trying_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model[2].eval()

@@ -24,7 +24,7 @@ from querykey.laws.table import LAWS
 from querykey.laws.traits import examine
 from querykey.laws.trial import Run, conduct
 from querykey.targets import TargetError, build
-from querykey.targets.inputs import quiet
+from querykey.targets.inputs import quiet, uncompiled
 from querykey.targets.target import last_line, suggest
 
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
@@ -109,12 +109,6 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
     if kind is not None and model.causal is None:
         model = replace(model, causal=KINDS[kind])
     return model
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that torch.compile was given: hooks and copies see nothing of what it made."""
-    inner = getattr(model, "_orig_mod", None)
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def prepare(subject: Subject, seed: int = 0) -> Specimen:

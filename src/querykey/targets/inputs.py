@@ -71,6 +71,7 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     Layers suggest candidates in the order in which they were registered (an Embedding suggests
     token ids, a Linear suggests features of its width); the first that runs is taken.
     """
+    model = uncompiled(model)
     if is_hugging_face(model):
         from querykey.targets import huggingface
 
@@ -170,6 +171,12 @@ def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
     if COUNTERS.fullmatch(name):
         return Input(name, "start", ())
     return Input(name, *candidate)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that torch.compile was given: hooks and copies see nothing of what it made."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def is_lazy(model: nn.Module) -> bool:
