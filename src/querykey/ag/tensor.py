@@ -29,7 +29,7 @@ tick = itertools.count(1).__next__
 new_tensor = object.__new__
 # In place of the edges of a Tensor that backward has passed, and of one whose value was changed.
 SPENT, CHANGED = cast("tuple[Edge, ...]", "spent"), cast("tuple[Edge, ...]", "changed")
-WALKING = threading.RLock()  # what walks add up lies on Tensors, which threads may share
+WALKING = threading.RLock()  # a walk adds to gradients and frees graphs, which threads may share
 
 
 class Tensor(ArrayLike):
@@ -42,7 +42,7 @@ class Tensor(ArrayLike):
 
     __slots__ = (
         *("_data", "op", "edges", "saved", "requires_grad", "stamp", "label", "grad"),
-        *("_pending", "_of", "__weakref__"),
+        *("_of", "__weakref__"),
     )
     _data: np.ndarray
     op: str  # the primitive that made it; of a leaf, nothing
@@ -52,7 +52,6 @@ class Tensor(ArrayLike):
     stamp: int
     label: str | None
     grad: np.ndarray | None
-    _pending: Any  # the gradient, while a walk adds it up
     _of: Tensor | None  # what exp and sum read, so that `/` knows a softmax
     __hash__ = object.__hash__
 
@@ -65,7 +64,7 @@ class Tensor(ArrayLike):
             raise complaints.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
         self.op, self.edges, self.saved, self.stamp = "", (), (), tick()
-        self.label, self.grad, self._pending, self._of = label, None, None, None
+        self.label, self.grad, self._of = label, None, None
 
     @property
     def data(self) -> np.ndarray:
@@ -102,46 +101,38 @@ class Tensor(ArrayLike):
 
         The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
         """
+        pending: dict[Tensor, Any] = {self: seed(self, gradient)}  # a pull may begin another walk
         shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
-        g, (order, leaves) = seed(self, gradient), history(self)
-        WALKING.acquire()
-        self._pending = g
-        try:
+        with WALKING:
+            order, leaves = history(self)
             while order:
                 node = order.pop()
-                g, node._pending = node._pending, None
+                g = pending.pop(node)
                 if node.label is not None:
                     keep(node, g, node in shared)
                 if type(g) is Block and node.op not in SMALL:
                     g = g.dense()
-                saved = node.saved
                 for source, pull in node.edges:
                     if not source.requires_grad:
                         continue
-                    new, shape = pull(g, *saved), source._data.shape
+                    new, shape = pull(g, *node.saved), source._data.shape
                     if new.shape != shape:
                         new = fitted(new, shape)
-                    old = source._pending
+                    old = pending.get(source)
                     if old is None:
-                        source._pending = new
+                        pending[source] = new
                         if new is g:
                             shared.add(source)
                     elif old.base is None and source not in shared:
                         old += new
-                        source._pending = old
+                        pending[source] = old
                     else:
-                        source._pending = old + new
+                        pending[source] = old + new
                         shared.discard(source)
                 if not retain_graph:
                     node.edges, node.saved, node._of = SPENT, (), None
-            while leaves:
-                node = leaves.pop()
-                g, node._pending = node._pending, None
-                keep(node, g, node in shared)
-        finally:
-            for node in order + leaves:  # a pull has failed: no half-made sum may stay behind
-                node._pending = None
-            WALKING.release()
+            for node in leaves:
+                keep(node, pending.pop(node), node in shared)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
@@ -172,13 +163,19 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     if LENT:
         look([edge[0] for edge in edges])
     out.op = op
-    # A constant remembers what it was made from, for drawings, but no history that adds up.
-    out.edges = edges if wanted or not any(source.edges for source, _ in edges) else ()
+    out.edges = edges if wanted else remembered(out._data, edges)
     out.saved = saved if wanted else ()
     out.requires_grad = wanted
     out.stamp = tick()
-    out.label = out.grad = out._pending = out._of = None
+    out.label = out.grad = out._of = None
     return out
+
+
+def remembered(value: np.ndarray, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    """Return the edges of a constant: for drawings, but no history that adds up; and of a view."""
+    if any(source.edges or source._of is not None for source, _ in edges):
+        return tuple([edge for edge in edges if np.may_share_memory(value, edge[0]._data)])
+    return edges
 
 
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
@@ -224,9 +221,14 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
 
 def check_views(constant: Tensor) -> None:
     """Complain where a constant shares the array of another that was changed."""
-    for source, _ in constant.edges if constant._data.base is not None else ():
-        if source.stamp > constant.stamp:
-            raise complaints.changed(source, constant)
+    stack = [constant]
+    while stack:
+        reader = stack.pop()
+        for source, _ in reader.edges:
+            if np.may_share_memory(reader._data, source._data):
+                if source.stamp > reader.stamp:
+                    raise complaints.changed(source, reader)
+                stack.append(source)
 
 
 def keep(node: Tensor, g: Any, shared: bool) -> None:
