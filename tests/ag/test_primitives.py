@@ -441,3 +441,71 @@ def test_numpys_options_are_not_taken_for_ours():
 
 def test_softmax_of_integers():
     np.testing.assert_allclose(ag.softmax(ag.Tensor([1, 1])).data, [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("x", "low", "high", "wanted"),
+    [
+        (5.0, 1.0, 1.0, (0, 0, 1)),
+        (-5.0, 1.0, 1.0, (0, 1, 0)),
+        (1.0, 1.0, 1.0, (1, 0, 0)),
+        (1.0, 2.0, 1.0, (0, 0, 1)),
+        (-5.0, 2.0, 1.0, (0, 0, 1)),
+    ],
+)
+def test_clip_gives_its_gradient_once_where_bounds_meet_or_cross(x, low, high, wanted):
+    inputs = [ag.Tensor(v) for v in (x, low, high)]
+    ag.clip(*inputs).backward()
+    assert tuple(float(v.grad) for v in inputs) == wanted
+
+
+def test_gradients_of_exponents_stay_narrow():
+    x, seen = ag.Tensor(np.ones(3, np.float32)), []
+    same = ag.record("same", x.data, (x, lambda g: seen.append(g.dtype) or g))
+    ag.sum(2**same + 0.5**same).backward()
+    assert seen == [np.float32]
+
+
+def test_concatenate_takes_any_iterator():
+    x = ag.Tensor([1.0, 2.0])
+    joined = ag.concatenate(part * 2.0 for part in (x, x))
+    ag.sum(joined).backward()
+    assert joined.tolist() == [2, 4, 2, 4]
+    assert x.grad.tolist() == [4, 4]
+
+
+def test_take_along_axis_refuses_another_number_of_axes():
+    x = ag.Tensor(np.arange(6.0).reshape(2, 3))
+    with pytest.raises(ValueError, match=r"^take_along_axis does not fit: .* 1 axes .* 2"):
+        ag.take_along_axis(x, [0, 1, 1], axis=0)
+
+
+@pytest.mark.parametrize("function", [ag.logsumexp, ag.log_softmax])
+@pytest.mark.parametrize("values", [[1, 3], [True, False]])
+def test_functions_of_integers_are_those_of_floats(function, values):
+    ours, floats = function(ag.Tensor(values)), function(ag.Tensor(np.array(values, float)))
+    np.testing.assert_allclose(ours.data, floats.data)
+
+
+def test_an_index_of_another_library_may_repeat():
+    x = ag.Tensor([1.0, 2.0, 3.0])
+    ag.sum(x[torch.tensor([0, 0, 1])] + x[range(3)]).backward()
+    np.testing.assert_array_equal(x.grad, [3, 2, 1])
+
+
+@pytest.mark.parametrize(
+    "function", [ag.sum, ag.mean, ag.negative, lambda xs: xs @ ag.Tensor([1.0, 2.0])]
+)
+def test_a_list_of_tensors_does_not_lose_their_gradients(function):
+    x = ag.Tensor([1.0, 2.0])
+    for xs in ([x[0] * x[1], 3.0], (3.0, x[0])):
+        with pytest.raises(TypeError, match=r"would lose the gradients .* ag.stack"):
+            function(xs)
+    with pytest.raises(TypeError, match=r"would lose the gradients .* ag.stack"):
+        ag.multiply(x, [[x[0], x[1]]])
+    assert function([3.0, ag.Tensor(1)]).shape in ((), (2,))
+
+
+def test_numpy_may_ask_for_sizes():
+    x = ag.Tensor(np.ones((2, 3)))
+    assert (np.shape(x), np.ndim(x), np.size(x)) == ((2, 3), 2, 6)

@@ -489,6 +489,8 @@ def test_representation_and_conversions():
     assert repr(x) == "Tensor([[1., 2.]], label='x')"
     assert repr(x * 2.0) == "Tensor([[2., 4.]], op='multiply')"
     assert float(ag.sum(x)) == 3
+    assert f"{ag.sum(x):.2f}" == "3.00"
+    assert f"{x}" == repr(x)
     assert int(ag.Tensor(3)) == 3
     assert [10, 20, 30][ag.Tensor(1)] == 20
     assert len(x) == 1

@@ -29,6 +29,17 @@ def misfit(op: str, error: Exception, args: Any) -> Exception:
     return wrapped
 
 
+def lost(op: str, x: Any) -> bool:
+    """Complain of a list that holds Tensors with gradients; anything else is a constant: False."""
+    for each in x if isinstance(x, list | tuple) else ():
+        if getattr(each, "requires_grad", False) or lost(op, each):
+            raise TypeError(
+                f"{op} of a list of Tensors would lose the gradients of those in it: "
+                f"join them first, with ag.stack or ag.concatenate"
+            )
+    return False
+
+
 def no_floats(label: str | None, dtype: Any) -> TypeError:
     """Of an integer Tensor that is asked to have a gradient."""
     return TypeError(

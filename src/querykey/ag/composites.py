@@ -85,6 +85,8 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """For each place its own index along one axis; the other axes broadcast."""
     along = np.asarray(raw(indices))
     sizes = list(np.shape(raw(x)))
+    if along.ndim != len(sizes):
+        raise ValueError(f"the indices have {along.ndim} axes and the array {len(sizes)}")
     sizes[axis] = 1
     grid: list[Any] = list(np.ix_(*[np.arange(n) for n in sizes]))
     grid[axis] = along

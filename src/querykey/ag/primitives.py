@@ -128,9 +128,9 @@ def share(g: Any, mine: Any, other: Any) -> Any:
     return np.where(mine == other, g / 2, np.where(mine > other, g, 0))
 
 
-def safe_log(a: Any) -> Any:
+def safe_log(a: Any, y: Any) -> Any:
     """log(a), and 0 where a is 0."""
-    return np.log(np.where(np.equal(a, 0), 1, a))
+    return np.log(np.where(np.equal(a, 0), 1, a), dtype=y.dtype)
 
 
 add = binary("add", operator.add, lambda g, a, b, y: g, lambda g, a, b, y: g)
@@ -146,7 +146,7 @@ power = binary(
     "power",
     np.power,
     lambda g, a, b, y: g * power_slope(a, b, y),
-    lambda g, a, b, y: g * y * safe_log(a),
+    lambda g, a, b, y: g * y * safe_log(a, y),
 )
 mod = binary("mod", np.mod, lambda g, a, b, y: g, lambda g, a, b, y: -g * np.floor_divide(a, b))
 maximum = binary(
@@ -168,15 +168,13 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 @primitive
 def clip(x: Any, low: Any = None, high: Any = None) -> Tensor:
     """The nearest to x between low and high; the gradient goes to the one that it is."""
-    v, y = raw(x), raw(x)
-    y = y if low is None else np.maximum(y, raw(low))
-    y = y if high is None else np.minimum(y, raw(high))
-
-    def to_bound(bound: Any) -> Function:
-        return lambda g: np.where((v != y) & (y == raw(bound)), g, 0)
-
-    bounds = [(bound, to_bound(bound)) for bound in (low, high) if bound is not None]
-    return record("clip", y, (x, lambda g: np.where(v == y, g, 0)), *bounds)
+    v, lo, hi = raw(x), -np.inf if low is None else raw(low), np.inf if high is None else raw(high)
+    y = v if low is None else np.maximum(v, lo)
+    y = y if high is None else np.minimum(y, hi)
+    to_x = lambda g: np.where((v >= lo) & (v <= hi), g, 0)  # noqa: E731
+    to_low = lambda g: np.where((v < lo) & (lo <= hi), g, 0)  # noqa: E731
+    to_high = lambda g: np.where((v > hi) | (lo > hi), g, 0)  # noqa: E731
+    return record("clip", y, (x, to_x), (low, to_low), (high, to_high))
 
 
 @primitive
@@ -385,6 +383,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Tensor:
 @primitive
 def concatenate(xs: Sequence[Any], axis: int = 0) -> Tensor:
     """Arrays joined along an axis."""
+    xs = list(xs)
     vs = [np.asarray(raw(x)) for x in xs]
     y = np.concatenate(vs, axis)
     stops = np.cumsum([v.shape[axis] for v in vs]).tolist()

@@ -61,6 +61,11 @@ class ArrayLike:
     def __index__(self) -> int:
         return self._data.__index__()
 
+    def __format__(self, spec: str) -> str:
+        return (
+            super().__format__(spec) if self._data.ndim or not spec else format(self.item(), spec)
+        )
+
     def __repr__(self) -> str:
         values = np.array2string(self._data, separator=", ", prefix="Tensor(")
         notes = [(key, getattr(self, key)) for key in ("label", "op")]
@@ -76,6 +81,8 @@ class ArrayLike:
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
+        if name in ("shape", "ndim", "size"):
+            return function(*map(raw, args), **kwargs)
         if len(args) > BY_NAME.get(name, len(args)):
             raise TypeError(f"np.{name} of a Tensor takes what follows the axis by name")
         return of_the_same_name(function)(*args, **kwargs)
@@ -123,7 +130,7 @@ def plain_index(index: Any) -> Any:
 
 
 def _own(index: Any) -> Any:
-    if not isinstance(index, ArrayLike | np.ndarray | list | tuple):
+    if index is None or isinstance(index, slice | int | np.generic) or index is Ellipsis:
         return index
     array = np.array(raw(index))
     return array.astype(int) if isinstance(index, list | tuple) and not array.size else array

@@ -13,9 +13,14 @@ from querykey.ag.special import added
 from querykey.ag.tensor import Tensor, raw, record
 
 
+def floats(x: Any) -> np.ndarray:
+    """x as an array of floats."""
+    v = np.asarray(raw(x))
+    return v if v.dtype.kind == "f" else v.astype(float)
+
+
 def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
     """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
-    v = v if v.dtype.kind == "f" else v.astype(float)
     e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
     return e / np.add.reduce(e, axis, keepdims=True)
 
@@ -40,14 +45,14 @@ def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
 @primitive
 def softmax(x: Any, axis: Axis = -1) -> Tensor:
     """exp(x) / sum(exp(x)) over an axis."""
-    y = stable_softmax(np.asarray(raw(x)), axis)
+    y = stable_softmax(floats(x), axis)
     return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
 
 
 @primitive
 def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes."""
-    v = np.asarray(raw(x))
+    v = floats(x)
     top = np.max(v, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
@@ -59,7 +64,8 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
 @primitive
 def log_softmax(x: Any, axis: Axis = -1) -> Tensor:
     """log(softmax(x)), without the loss of digits."""
-    y = raw(x) - logsumexp(raw(x), axis, keepdims=True)._data
+    v = floats(x)
+    y = v - logsumexp(v, axis, keepdims=True)._data
     total = lambda g: np.add.reduce(g, axis, keepdims=True)  # noqa: E731
     return record("log_softmax", y, (x, lambda g: g - np.exp(y) * total(g)))
 

@@ -158,7 +158,7 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
             if source.stamp and source.requires_grad:
                 wanted = True
     except AttributeError:  # not every input is a Tensor: no stamp
-        edges = tuple([edge for edge in edges if isinstance(edge[0], Tensor)])
+        edges = tuple([e for e in edges if isinstance(e[0], Tensor) or complaints.lost(op, e[0])])
         wanted = any(source.requires_grad for source, _ in edges)
     if LENT:
         look([edge[0] for edge in edges])
