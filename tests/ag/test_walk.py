@@ -724,3 +724,31 @@ def test_a_thread_that_waits_for_another_walk_is_told_what_that_freed():
     assert [type(error) for error in refused] == [RuntimeError]
     assert str(refused[0]).startswith("backward has already passed the result of slow")
     np.testing.assert_array_equal(x.grad, [1.0, 1.0])
+
+
+@pytest.mark.parametrize("pull", [lambda g, x: 2 * g * x, lambda g, x: (2 * g * x.data).tolist()])
+def test_a_pull_may_return_whatever_is_an_array(pull):
+    x = ag.Tensor([1.0, 2.0])
+    y = ag.record("square", x.data**2, (x, lambda g: pull(g, x)))
+    ag.sum(y * 3.0).backward()
+    np.testing.assert_array_equal(x.grad, [6.0, 12.0])
+    assert type(x.grad) is np.ndarray
+
+
+def test_what_a_pull_keeps_is_not_changed():
+    x, slope = ag.Tensor([1.0, 2.0]), np.array([3.0, 4.0])
+    total = ag.sum(x)
+    line = ag.record("line", x.data * slope, (x, lambda g: slope))
+    (ag.sum(line) + total).backward()
+    np.testing.assert_array_equal(x.grad, [4.0, 5.0])
+    np.testing.assert_array_equal(slope, [3.0, 4.0])
+
+
+def test_a_pull_that_returns_no_gradient_is_named():
+    x = ag.Tensor([1.0, 2.0], label="x")
+    with pytest.raises(
+        TypeError, match=r"^what pulls a gradient through odd to x returned NoneType"
+    ):
+        ag.sum(ag.record("odd", x.data, (x, lambda g: None))).backward()
+    with pytest.raises(ValueError, match=r"^what pulls .* odd to x returned .* \(3,\), not \(2,\)"):
+        ag.sum(ag.record("odd", x.data, (x, lambda g: np.ones(3)))).backward()

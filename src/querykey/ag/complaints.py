@@ -40,6 +40,11 @@ def lost(op: str, x: Any) -> bool:
     return False
 
 
+def pulled(op: str, x: Any, got: str, wanted: str) -> str:
+    """Of a pull that returned what can be no gradient of its input."""
+    return f"what pulls a gradient through {op} to {name(x)} returned {got}, not {wanted}"
+
+
 def no_floats(label: str | None, dtype: Any) -> TypeError:
     """Of an integer Tensor that is asked to have a gradient."""
     return TypeError(

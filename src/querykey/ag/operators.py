@@ -10,7 +10,7 @@ import numpy as np
 
 from querykey.ag import composites, primitives, tensor
 from querykey.ag.blocks import Block
-from querykey.ag.complaints import misfit
+from querykey.ag.complaints import misfit, pulled
 from querykey.ag.softmaxes import divide
 from querykey.ag.tensor import Edge, Tensor, raw
 
@@ -55,15 +55,31 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     """Return `value` as the Tensor that a primitive of your own made, called `op`.
 
     An edge is (an input, what pulls a gradient back to it). A pull is called with the gradient and
-    what was saved; it returns a new array, the gradient itself or a view of that. It may leave
-    broadcasting alone: the walk sums what was spread, and spreads what was summed.
+    what was saved; it returns the gradient of its input. It may leave broadcasting alone: the walk
+    sums what was spread, and spreads what was summed.
     """
-    return tensor.record(op, value, *[(x, _dense(pull)) for x, pull in edges], saved=saved)
+    checked = [(x, _checked(op, x, pull)) for x, pull in edges]
+    return tensor.record(op, value, *checked, saved=saved)
 
 
-def _dense(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pull that is given arrays, whatever primitive it is called like."""
-    return lambda g, *saved: pull(g.dense() if isinstance(g, Block) else g, *saved)
+def _checked(op: str, x: Any, pull: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pull that is given arrays, whatever primitive it is called like, and returns one."""
+
+    def call(g: Any, *saved: Any) -> Any:
+        g = g.dense() if isinstance(g, Block) else g
+        new = pull(g, *saved)
+        if new is g:
+            return g
+        array = np.array(raw(new))  # its own: the walk adds to it, and the pull may have kept `new`
+        if array.dtype.kind not in "fiub":
+            raise TypeError(pulled(op, x, type(new).__name__, "an array of numbers"))
+        try:
+            np.broadcast_shapes(array.shape, x.shape)
+        except ValueError:
+            raise ValueError(pulled(op, x, f"shape {array.shape}", str(x.shape))) from None
+        return array
+
+    return call
 
 
 def flipped(f: Callable[..., Any]) -> Callable[..., Any]:
