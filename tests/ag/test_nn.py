@@ -382,3 +382,88 @@ def test_cross_entropy_refuses_a_class_that_is_not_there(label):
 def test_attention_says_what_it_takes():
     with pytest.raises(ValueError, match=r"takes \(batch, tokens, features\), not \(3, 4\)"):
         nn.MultiHeadAttention(4, 2)(ag.Tensor(np.ones((3, 4))))
+
+
+def test_targets_of_a_loss_get_their_gradient():
+    values = RNG.standard_normal((4, 3)), RNG.random((4, 3))
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits, torch.nn.functional.mse_loss
+    for ours, theirs_of in zip((nn.BinaryCrossEntropyLoss(), nn.MSELoss()), theirs, strict=True):
+        (z, y), (t, u) = (
+            [ag.Tensor(v) for v in values],
+            [torch.tensor(v, requires_grad=True) for v in values],
+        )
+        ours(z, y).backward()
+        theirs_of(t, u).backward()
+        close(z.grad, t.grad)
+        close(y.grad, u.grad)
+
+
+def test_losses_take_lists_and_integers():
+    bce = torch.nn.functional.binary_cross_entropy_with_logits
+    want = bce(torch.tensor([2.0, -1.0]), torch.tensor([1.0, 0.0]))
+    close(nn.BinaryCrossEntropyLoss()([2, -1], [1, 0]), want.double(), rtol=1e-6)
+    assert nn.MSELoss()([1, 2], [1, 4]).item() == 2
+    assert nn.CrossEntropyLoss()([[3.0, 3.0]], [1]).item() == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize("ids", [[0, -1], [4], [True, False, True, False], [1.0]])
+def test_an_embedding_refuses_what_is_no_row(ids):
+    with pytest.raises(ValueError, match="Embedding takes integers from 0 to 3; got"):
+        nn.Embedding(4, 2)(ids)
+
+
+def test_an_embedding_of_nothing_is_empty():
+    assert nn.Embedding(4, 2)([]).shape == (0, 2)
+
+
+def test_integers_are_dropped_and_normalised_as_floats():
+    x = np.array([[10, 20, 30, 40]])
+    drop = nn.Dropout(0.25, rng=np.random.default_rng(0))
+    assert set(np.unique(drop(x))) <= {0.0, *(x[0] * (1 / 0.75))}
+    norm = nn.BatchNorm(4).eval()
+    norm.running_mean += 0.5
+    close(norm(x), torch.tensor((x - 0.5) / np.sqrt(1 + 1e-5)))
+
+
+@pytest.mark.parametrize("make", [lambda r: nn.Linear(2, 2, rng=r), lambda r: nn.Dropout(0.5, r)])
+def test_a_seed_is_no_generator(make):
+    with pytest.raises(TypeError, match=r"a generator, np.random.default_rng\(7\), .* not 7"):
+        make(7)
+
+
+def after_a_step(kind, shapes=((2,), (3,))):
+    params = [ag.Tensor(np.ones(shape)) for shape in shapes]
+    for p in params:
+        p.grad = np.ones_like(p.data)
+    optimizer = kind(params)
+    optimizer.step()
+    return optimizer
+
+
+def with_momentum(params):
+    return optim.SGD(params, momentum=0.9)
+
+
+def test_an_optimizer_refuses_the_state_of_another():
+    sgd, adam = after_a_step(with_momentum).state_dict(), after_a_step(optim.Adam).state_dict()
+    with pytest.raises(KeyError, match=r"lacks \['mean.0', .* and has \['velocity.0'"):
+        after_a_step(optim.Adam).load_state_dict(sgd)
+    with pytest.raises(KeyError, match=r"lacks \['mean.1', 'square.1', 'steps.1'\] and has \[\]"):
+        after_a_step(optim.Adam).load_state_dict(
+            {key: value for key, value in adam.items() if key.endswith("0")}
+        )
+    with pytest.raises(KeyError, match=r"has \['odd'\] too many"):
+        after_a_step(optim.Adam).load_state_dict({**adam, "odd": np.ones(2)})
+    optimizer = after_a_step(optim.Adam)
+    with pytest.raises(ValueError, match=r"mean.1 has shape \(3,\), in the state \(2,\)"):
+        optimizer.load_state_dict({**adam, "mean.1": np.ones(2)})
+    assert all(np.array_equal(adam[key], value) for key, value in optimizer.state_dict().items())
+    optimizer.load_state_dict({})  # that of an optimizer before its first step
+    assert optimizer.state_dict() == {}
+
+
+def test_a_loaded_state_has_the_type_of_the_parameters():
+    w = ag.Tensor(np.ones(2, np.float32))
+    adam = optim.Adam({"w": w}.values())
+    adam.load_state_dict(after_a_step(optim.Adam, [(2,)]).state_dict())
+    assert [adam.memory[key][0].dtype for key in ("mean", "square")] == [np.float32] * 2

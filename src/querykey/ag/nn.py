@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, ValuesView
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from querykey.ag import primitives as ag
 from querykey.ag.composites import moveaxis, take_along_axis
-from querykey.ag.softmaxes import log_softmax, softmax
+from querykey.ag.softmaxes import floats, log_softmax, softmax
 from querykey.ag.special import added, ones, relu_of, zeros
 from querykey.ag.tensor import Tensor, raw, record
 
@@ -54,7 +54,7 @@ def named_parameters(thing: Any) -> Iterator[tuple[str, Tensor]]:
 
 def parameters(thing: Any) -> list[Tensor]:
     """Return every Tensor to train inside an object, or among several, each once."""
-    thing = list(thing) if isinstance(thing, Iterator) else thing
+    thing = list(thing) if isinstance(thing, Iterator | ValuesView) else thing
     return list(dict.fromkeys(tensor for _, tensor in named_parameters(thing)))
 
 
@@ -109,16 +109,19 @@ class Module:
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take over every array of a state; the names and shapes must be ours."""
         ours = slots(self)
-        if ours.keys() != state.keys():
-            missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
-            raise KeyError(f"the state lacks {missing} and has {extra} too many")
-        for key, (read, _) in ours.items():
-            if read().shape != np.shape(state[key]):
-                raise ValueError(
-                    f"{key} has shape {read().shape}, in the state {np.shape(state[key])}"
-                )
+        check_state({key: read() for key, (read, _) in ours.items()}, state)
         for key, (read, write) in ours.items():
             write(np.array(state[key], dtype=read().dtype))
+
+
+def check_state(ours: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> None:
+    """Refuse a state with other names or shapes than ours."""
+    if ours.keys() != state.keys():
+        missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
+        raise KeyError(f"the state lacks {missing} and has {extra} too many")
+    for key, array in ours.items():
+        if array.shape != np.shape(state[key]):
+            raise ValueError(f"{key} has shape {array.shape}, in the state {np.shape(state[key])}")
 
 
 Slot = tuple[Callable[[], np.ndarray], Callable[[np.ndarray], None]]
@@ -135,10 +138,25 @@ def slots(thing: Any) -> dict[str, Slot]:
     return found
 
 
+def generator(rng: Any) -> Any:
+    """Return what draws random numbers: the one given, or a new one."""
+    if rng is not None and not hasattr(rng, "standard_normal"):
+        raise TypeError(
+            f"rng is a generator, np.random.default_rng({rng!r}), which goes on from weight to "
+            f"weight, not {rng!r}"
+        )
+    return np.random.default_rng() if rng is None else rng
+
+
+def float_type(x: Any) -> Any:
+    """Return the dtype that an array has as floats."""
+    return x.dtype if x.dtype.kind == "f" else np.dtype(float)
+
+
 def weight(rng: Any, rows: int, columns: int, label: str) -> Tensor:
     """Return a matrix of normal numbers that keeps the variance of what it multiplies."""
-    rng = np.random.default_rng() if rng is None else rng
-    return Tensor(rng.standard_normal((rows, columns)) / np.sqrt(rows), label=label)
+    values = generator(rng).standard_normal((rows, columns))
+    return Tensor(values / np.sqrt(rows), label=label)
 
 
 class Linear(Module):
@@ -259,7 +277,7 @@ class BatchNorm(Module):
             unbiased = var._data * count / (count - 1)
             self.running_var += self.momentum * (unbiased - self.running_var)
         else:
-            mean, var = (v.astype(x.dtype) for v in (self.running_mean, self.running_var))
+            mean, var = (v.astype(float_type(x)) for v in (self.running_mean, self.running_var))
         return (x - mean) / ag.sqrt(var + self.epsilon) * self.gain + self.shift
 
 
@@ -267,12 +285,20 @@ class Embedding(Module):
     """A row of a table for every integer."""
 
     def __init__(self, count: int, n_features: int, rng: Any = None):
-        rng = np.random.default_rng() if rng is None else rng
-        self.table = Tensor(rng.standard_normal((count, n_features)), label="table")
+        values = generator(rng).standard_normal((count, n_features))
+        self.table = Tensor(values, label="table")
 
     def __call__(self, ids: Any) -> Tensor:
         """Return the rows at the integers."""
-        return self.table[np.asarray(raw(ids))]
+        ids, count = np.asarray(raw(ids)), len(self.table)
+        if not ids.size:
+            ids = ids.astype(int)
+        elif ids.dtype.kind not in "iu" or not 0 <= ids.min() <= ids.max() < count:
+            raise ValueError(
+                f"Embedding takes integers from 0 to {count - 1}; got {ids.dtype} from "
+                f"{ids.min()} to {ids.max()}"
+            )
+        return self.table[ids]
 
 
 class Dropout(Module):
@@ -281,14 +307,14 @@ class Dropout(Module):
     def __init__(self, share: float, rng: Any = None):
         if not 0 <= share < 1:
             raise ValueError(f"the share to drop is at least 0 and below 1; got {share}")
-        self.share, self.rng = share, np.random.default_rng() if rng is None else rng
+        self.share, self.rng = share, generator(rng)
 
     def __call__(self, x: Any) -> Any:
         """Return x, in training with holes."""
         if not self.training or not self.share:
             return x
         stays = self.rng.random(x.shape) >= self.share
-        return x * (stays / (1 - self.share)).astype(x.dtype)
+        return x * (stays / (1 - self.share)).astype(float_type(x))
 
 
 class TransformerBlock(Module):
@@ -319,7 +345,7 @@ class BinaryCrossEntropyLoss(Module):
 
     def __call__(self, logits: Any, y: Any) -> Tensor:
         """Return the loss, one number."""
-        z, target = raw(logits), np.asarray(raw(y))
+        z, target = floats(logits), np.asarray(raw(y))
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
         e = np.asarray(np.abs(z))
@@ -335,7 +361,8 @@ class BinaryCrossEntropyLoss(Module):
             p *= g / z.size
             return p
 
-        return record("bce", added(terms, None) / z.size, (logits, slope))
+        to_y = lambda g: z * (g / -z.size)  # noqa: E731
+        return record("bce", added(terms, None) / z.size, (logits, slope), (y, to_y))
 
 
 class CrossEntropyLoss(Module):
@@ -343,13 +370,13 @@ class CrossEntropyLoss(Module):
 
     def __call__(self, logits: Any, labels: Any) -> Tensor:
         """Return the loss, one number."""
-        labels = np.asarray(raw(labels))
-        if labels.dtype.kind not in "iu" or labels.shape != tuple(logits.shape[:-1]):
+        labels, shape = np.asarray(raw(labels)), np.shape(raw(logits))
+        if labels.dtype.kind not in "iu" or labels.shape != shape[:-1]:
             raise ValueError(
-                f"CrossEntropyLoss takes one integer per row of logits: they are {logits.shape}, "
+                f"CrossEntropyLoss takes one integer per row of logits: they are {shape}, "
                 f"the labels {labels.shape} {labels.dtype}"
             )
-        classes = logits.shape[-1]
+        classes = shape[-1]
         if labels.size and not 0 <= labels.min() <= labels.max() < classes:
             raise ValueError(
                 f"CrossEntropyLoss takes labels from 0 to {classes - 1}; there are labels from "
@@ -365,7 +392,7 @@ class MSELoss(Module):
     def __call__(self, prediction: Any, y: Any) -> Tensor:
         """Return the loss, one number."""
         matched("MSELoss", raw(prediction), np.asarray(raw(y)))
-        return ag.mean(ag.square(prediction - y))
+        return ag.mean(ag.square(ag.subtract(prediction, y)))
 
 
 def matched(loss: str, prediction: np.ndarray, target: np.ndarray) -> None:

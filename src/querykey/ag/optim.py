@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag.nn import parameters
+from querykey.ag.nn import check_state, parameters
 from querykey.ag.tensor import Tensor, tick
 
 
 class Optimizer:
     """What both share: the parameters, and a state that is a flat dict of arrays."""
+
+    remembers: tuple[str, ...] = ()  # the names of what is remembered of every parameter
 
     def __init__(self, params: Any, lr: float):
         self.params: list[Tensor] = parameters(params)
@@ -41,31 +43,34 @@ class Optimizer:
         """Return the direction from which the i-th parameter is to move away, lr times."""
         raise NotImplementedError
 
-    def remember(self, key: str, count: bool = False) -> list[np.ndarray]:
-        """Return one array per parameter under this name, or one number, zeros at first."""
+    def remember(self, key: str) -> list[np.ndarray]:
+        """Return one array per parameter under this name, or one number of steps."""
         if key not in self.memory:
-            self.memory[key] = [
-                np.zeros(()) if count else np.zeros_like(p._data) for p in self.params
-            ]
+            self.memory[key] = self.zeros(key)
         return self.memory[key]
+
+    def zeros(self, key: str) -> list[np.ndarray]:
+        """Return what is remembered under this name at first."""
+        return [np.zeros(()) if key == "steps" else np.zeros_like(p._data) for p in self.params]
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return a copy of what was remembered."""
         return {f"{k}.{i}": a.copy() for k, each in self.memory.items() for i, a in enumerate(each)}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Take over a state of the same optimizer and parameters."""
-        self.memory = {}
-        for key, array in state.items():
-            kind, _, i = key.rpartition(".")
-            fits = int(i) < len(self.params) and np.shape(array) in ((), self.params[int(i)].shape)
-            if not fits:
-                raise ValueError(f"{key} of the state, {np.shape(array)}, fits no parameter")
-            self.remember(kind)[int(i)] = np.array(array)
+        """Take over a state of the same optimizer and parameters; an empty one is the start."""
+        memory = {key: self.zeros(key) for key in self.remembers} if state else {}
+        ours = {f"{k}.{i}": a for k, each in memory.items() for i, a in enumerate(each)}
+        check_state(ours, state)
+        for key, array in ours.items():
+            array[...] = state[key]
+        self.memory = memory
 
 
 class SGD(Optimizer):
     """p -= lr * (grad + weight_decay * p), or a running sum of that where momentum is given."""
+
+    remembers = ("velocity",)
 
     def __init__(
         self, params: Any, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0
@@ -88,6 +93,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), its weight decay added to the gradient."""
 
+    remembers = ("mean", "square", "steps")
+
     def __init__(
         self,
         params: Any,
@@ -104,7 +111,7 @@ class Adam(Optimizer):
         if self.weight_decay:
             grad = grad + self.weight_decay * value
         first, second = self.remember("mean")[i], self.remember("square")[i]
-        (b1, b2), count = self.betas, self.remember("steps", count=True)[i]
+        (b1, b2), count = self.betas, self.remember("steps")[i]
         count += 1
         steps = int(count)
         first += (1 - b1) * (grad - first)
