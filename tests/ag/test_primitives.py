@@ -509,3 +509,12 @@ def test_a_list_of_tensors_does_not_lose_their_gradients(function):
 def test_numpy_may_ask_for_sizes():
     x = ag.Tensor(np.ones((2, 3)))
     assert (np.shape(x), np.ndim(x), np.size(x)) == ((2, 3), 2, 6)
+
+
+def test_einsum_takes_a_diagonal_whose_dots_broadcast():
+    a, b = numbers((3, 3, 1), "any", 0), numbers((3, 2), "any", 1)
+    agree(
+        lambda x, y: ag.einsum("ii...,i...->...", x, y),
+        lambda x, y: torch.einsum("ii...,i...->...", x, y),
+        *(a, b),
+    )

@@ -752,3 +752,8 @@ def test_a_pull_that_returns_no_gradient_is_named():
         ag.sum(ag.record("odd", x.data, (x, lambda g: None))).backward()
     with pytest.raises(ValueError, match=r"^what pulls .* odd to x returned .* \(3,\), not \(2,\)"):
         ag.sum(ag.record("odd", x.data, (x, lambda g: np.ones(3)))).backward()
+
+
+def test_moveaxis_says_that_it_was_given_unequally_many_axes():
+    with pytest.raises(ValueError, match=r"^moveaxis does not fit: 2 axes go to 1 places\n  x: "):
+        ag.moveaxis(ag.Tensor(np.ones((2, 3)), label="x"), (0, 1), 0)

@@ -28,6 +28,8 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
             return swapped(x, 1, 2)  # what attention writes most, without the detour below
         n = x.ndim if isinstance(x, Tensor) else np.ndim(x)
         froms, tos = normalize_axis_tuple(source, n), normalize_axis_tuple(destination, n)
+        if len(froms) != len(tos):
+            raise ValueError(f"{len(froms)} axes go to {len(tos)} places")
         order = [a for a in range(n) if a not in froms]
         for place, axis in sorted(zip(tos, froms, strict=True)):
             order.insert(place, axis)

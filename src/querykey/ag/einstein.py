@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from querykey.ag.primitives import primitive
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag.tensor import Tensor, raw, record, shrink
 
 
 @primitive
@@ -65,5 +65,6 @@ def operand_gradient(
     if letters == term:
         return part
     full = np.zeros(shape, part.dtype)
-    np.einsum(f"{term}->{letters}", full)[...] = part  # a view of the diagonal
+    diagonal = np.einsum(f"{term}->{letters}", full)  # a view
+    diagonal[...] = shrink(part, diagonal.shape)
     return full
