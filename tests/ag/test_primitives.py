@@ -518,3 +518,13 @@ def test_einsum_takes_a_diagonal_whose_dots_broadcast():
         lambda x, y: torch.einsum("ii...,i...->...", x, y),
         *(a, b),
     )
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
+def test_the_mean_of_half_precision_does_not_leave_its_range(axis):
+    x = ag.Tensor(np.full((2000, 3), 100, np.float16))
+    out = ag.mean(x, axis=axis)
+    assert out.dtype == np.float16
+    assert (out.data == 100).all()
+    ag.sum(out).backward()
+    np.testing.assert_array_equal(x.grad, np.float16(1) / np.float16(x.size // max(out.size, 1)))

@@ -276,8 +276,8 @@ def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The average over axes; of nothing, NaN."""
     v = np.asarray(raw(x))
     n = math.prod([v.shape[i] for i in axes_of(v.shape, axis)])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        y = np.add.reduce(v, axis, keepdims=keepdims) / n
+    options = {"axis": axis, "keepdims": keepdims}  # np.mean adds half precision up in float32
+    y = np.mean(v, **options) if n else np.sum(v, **options) * np.nan
     return record("mean", y, (x, lambda g: back(g, v.shape, axis, keepdims) / (n or 1)))
 
 
