@@ -528,3 +528,13 @@ def test_the_mean_of_half_precision_does_not_leave_its_range(axis):
     assert (out.data == 100).all()
     ag.sum(out).backward()
     np.testing.assert_array_equal(x.grad, np.float16(1) / np.float16(x.size // max(out.size, 1)))
+
+
+def test_an_index_may_be_whatever_counts_as_an_integer():
+    class Place:
+        def __index__(self):
+            return 2
+
+    x = ag.Tensor([1.0, 2.0, 3.0])
+    (x[Place()] * x[np.int64(1)]).backward()
+    np.testing.assert_array_equal(x.grad, [0, 3, 2])

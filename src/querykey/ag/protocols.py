@@ -132,6 +132,8 @@ def plain_index(index: Any) -> Any:
 def _own(index: Any) -> Any:
     if index is None or isinstance(index, slice | int | np.generic) or index is Ellipsis:
         return index
+    if hasattr(index, "__index__") and not hasattr(index, "__array__"):
+        return index
     array = np.array(raw(index))
     return array.astype(int) if isinstance(index, list | tuple) and not array.size else array
 
