@@ -538,3 +538,7 @@ def test_an_index_may_be_whatever_counts_as_an_integer():
     x = ag.Tensor([1.0, 2.0, 3.0])
     (x[Place()] * x[np.int64(1)]).backward()
     np.testing.assert_array_equal(x.grad, [0, 3, 2])
+
+
+def test_the_mean_of_opposite_infinities_is_no_number():
+    assert np.isnan(ag.mean(ag.Tensor([np.inf, -np.inf])).item())

@@ -86,6 +86,7 @@ gelu = unary(
 quiet = np.errstate(over="ignore")
 quiet_exp, quiet_sum = quiet(np.exp), quiet(added)
 careful_product = np.errstate(invalid="raise")(np.multiply)
+careless_mean = np.errstate(invalid="ignore")(np.mean)
 
 
 def exp(x: Any) -> Tensor:
@@ -277,7 +278,7 @@ def mean(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     v = np.asarray(raw(x))
     n = math.prod([v.shape[i] for i in axes_of(v.shape, axis)])
     options = {"axis": axis, "keepdims": keepdims}  # np.mean adds half precision up in float32
-    y = np.mean(v, **options) if n else np.sum(v, **options) * np.nan
+    y = careless_mean(v, **options) if n else np.sum(v, **options) * np.nan
     return record("mean", y, (x, lambda g: back(g, v.shape, axis, keepdims) / (n or 1)))
 
 

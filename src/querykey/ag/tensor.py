@@ -223,8 +223,7 @@ def check_views(constant: Tensor) -> None:
     """Complain where a constant shares the array of another that was changed."""
     stack = [constant]
     while stack:
-        reader = stack.pop()
-        for source, _ in reader.edges:
+        for source, _ in (reader := stack.pop()).edges:
             if np.may_share_memory(reader._data, source._data):
                 if source.stamp > reader.stamp:
                     raise complaints.changed(source, reader)
