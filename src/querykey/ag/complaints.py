@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+LISTS = (list, tuple)
+
 
 def name(tensor: Any) -> str:
     """Return what to call a Tensor in a sentence."""
@@ -31,7 +33,9 @@ def misfit(op: str, error: Exception, args: Any) -> Exception:
 
 def lost(op: str, x: Any) -> bool:
     """Complain of a list that holds Tensors with gradients; anything else is a constant: False."""
-    for each in x if isinstance(x, list | tuple) else ():
+    if not isinstance(x, LISTS):
+        return False
+    for each in x:
         if getattr(each, "requires_grad", False) or lost(op, each):
             raise TypeError(
                 f"{op} of a list of Tensors would lose the gradients of those in it: "

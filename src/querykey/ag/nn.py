@@ -345,7 +345,8 @@ class BinaryCrossEntropyLoss(Module):
 
     def __call__(self, logits: Any, y: Any) -> Tensor:
         """Return the loss, one number."""
-        z, target = floats(logits), np.asarray(raw(y))
+        z, target = raw(logits), np.asarray(raw(y))
+        z = z if isinstance(logits, Tensor) and z.dtype.kind == "f" else floats(z)
         matched("BinaryCrossEntropyLoss", z, target)
         target = target.astype(z.dtype, copy=False)
         e = np.asarray(np.abs(z))
@@ -361,8 +362,10 @@ class BinaryCrossEntropyLoss(Module):
             p *= g / z.size
             return p
 
-        to_y = lambda g: z * (g / -z.size)  # noqa: E731
-        return record("bce", added(terms, None) / z.size, (logits, slope), (y, to_y))
+        loss, to_y = added(terms, None) / z.size, lambda g: z * (g / -z.size)
+        if isinstance(y, Tensor):
+            return record("bce", loss, (logits, slope), (y, to_y))
+        return record("bce", loss, (logits, slope))
 
 
 class CrossEntropyLoss(Module):

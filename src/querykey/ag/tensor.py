@@ -163,7 +163,7 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
     if LENT:
         look([edge[0] for edge in edges])
     out.op = op
-    out.edges = edges if wanted else remembered(out._data, edges)
+    out.edges = edges if wanted or not edges else remembered(out._data, edges)
     out.saved = saved if wanted else ()
     out.requires_grad = wanted
     out.stamp = tick()
