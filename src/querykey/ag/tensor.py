@@ -118,8 +118,9 @@ class Tensor(ArrayLike):
                     new, shape = pull(g, *node.saved), source._data.shape
                     if new.shape != shape:
                         new = fitted(new, shape)
-                    old = pending.setdefault(source, new)
-                    if old is new and (new is not g or source not in shared):
+                    old = pending.get(source)
+                    if old is None:
+                        pending[source] = new
                         if new is g:
                             shared.add(source)
                     elif old.base is None and source not in shared:
