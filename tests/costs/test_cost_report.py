@@ -384,6 +384,24 @@ def test_a_wrong_command_is_one_sentence_and_exit_code_2(capsys, tmp_path, words
     assert err.count("\n") == 1
 
 
+def test_sizes_that_a_target_cannot_have_are_told_without_advice_for_python(capsys, tmp_path):
+    (tmp_path / "short.py").write_text("""
+import torch
+from torch import nn
+
+class Short(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(40, 16), nn.Embedding(32, 16)
+
+    def forward(self, ids):
+        return self.words(ids) * self.places(torch.arange(ids.shape[1]))
+""")
+    said = run(capsys, "cost", f"{tmp_path}/short.py:Short", "--at", "seq=100")
+    why = "is outside the range of this formula (seq <= 32), and the model has none there"
+    assert said == (2, "", f"qk: seq=100 {why}\n")
+
+
 def test_no_crossing_is_told_where_a_formula_does_not_hold():
     class Last(nn.Module):
         def __init__(self):

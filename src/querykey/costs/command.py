@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from querykey.costs.inputs import CostError, Named, NoBackwardError, parse
+from querykey.costs.inputs import CostError, Named, NoBackwardError, OutsideError, parse
 from querykey.costs.measure import cost
 from querykey.costs.report import Report
 from querykey.costs.subject import refuse_lazy
@@ -29,7 +29,10 @@ def cost_of_target(
     except CostError:
         # Those sizes may be too long for the model: the formula for small ones says how long.
         report = _cost(target, given, attention, {})
-    return report.at(**sizes) if sizes else report
+    try:
+        return report.at(**sizes) if sizes else report
+    except OutsideError as error:  # one that holds there was looked for above
+        raise CostError(f"{error.fact}, and the model has none there") from None
 
 
 def _cost(target: Target, given: Any, attention: str, near: dict[str, int]) -> Report:

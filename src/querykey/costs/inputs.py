@@ -16,6 +16,14 @@ class CostError(ValueError):
     """One sentence: why no formula can be given, and what to do."""
 
 
+class OutsideError(CostError):
+    """Sizes for which a formula does not hold, and what to do; `fact` is the first part alone."""
+
+    def __init__(self, fact: str):
+        super().__init__(f"{fact}; ask for another with near={{...}}")
+        self.fact = fact
+
+
 class NoBackwardError(CostError):
     """Nothing that can be trained reaches the output, so that there is no backward pass."""
 

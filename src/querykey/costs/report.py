@@ -11,7 +11,7 @@ import sympy
 
 from querykey.costs.compare import Comparison, crossings
 from querykey.costs.expressions import Order, Sum, add_sum, expression, order_of
-from querykey.costs.inputs import CostError, whole
+from querykey.costs.inputs import CostError, OutsideError, whole
 from querykey.costs.valid import Valid, written
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ class Report:
             return self.below.at(**known)
         if broken:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            raise CostError(
-                f"{said} is outside the range of this formula ({written(broken[0])}); "
-                "ask for another with near={...}"
+            raise OutsideError(
+                f"{said} is outside the range of this formula ({written(broken[0])})"
             )
         put = _Put({self.symbols[name]: sympy.Integer(size) for name, size in sizes.items()})
         modules = {p: replace(m, **put.into(m)) for p, m in self.modules.items()}
