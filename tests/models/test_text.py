@@ -256,6 +256,13 @@ def test_gradients_flow_through_a_state():
             ValueError,
             "a state of 1 rows",
         ),
+        (
+            lambda m: m.extend(
+                ids(2), Decoder(replace(m.config, layers=3)).double().empty_state(2)
+            ),
+            ValueError,
+            "a state of 3 layers meets a model of 2",
+        ),
     ],
 )
 def test_errors(call, error, words):

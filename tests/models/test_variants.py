@@ -352,6 +352,14 @@ def test_a_head_that_is_not_numbers_says_nothing(temperature):
         qk.generate(model, torch.tensor([[1, 2]]), temperature=temperature)
 
 
+def test_scores_that_stop_being_numbers_are_told_when_a_token_is_drawn():
+    """Positions beyond the prompt's are not numbers: the prompt is answered, and nothing else."""
+    model = build(presets.gpt(vocabulary=256))
+    torch.nn.init.constant_(model.embed.positions.weight[2:], torch.nan)
+    with pytest.raises(ValueError, match="scores are NaN or infinite, so no token can be drawn"):
+        qk.generate(model, torch.tensor([[1, 2]]), temperature=1.0)
+
+
 def test_a_name_that_is_too_long(capsys):
     assert run(["generate", "x" * 5000, "--prompt", "Hi"]) == 2
     assert "too long" in capsys.readouterr().err

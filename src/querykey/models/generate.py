@@ -45,7 +45,13 @@ class Choice:
         """Return one token per row of scores (batch, vocabulary)."""
         if self.temperature < LEAST:
             return scores.argmax(-1)
-        return torch.multinomial(self.probabilities(scores), 1, generator=generator)[:, 0]
+        probabilities = self.probabilities(scores)
+        try:
+            return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+        except RuntimeError:
+            if bool(probabilities.isfinite().all()):
+                raise
+            raise ValueError("the scores are NaN or infinite, so no token can be drawn") from None
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities that tokens are drawn with, (batch, vocabulary)."""

@@ -102,6 +102,10 @@ class Stack(nn.Module):
         shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": turns}
         if memory is None:
             memory = None if state is None else state.memory
+        if state is not None and len(state.layers) != len(self.blocks):
+            raise ValueError(
+                f"a state of {len(state.layers)} layers meets a model of {len(self.blocks)}"
+            )
         kept = []
         for number, block in enumerate(self.blocks):
             source = None if memory is None else memory[number]
