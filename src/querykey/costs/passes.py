@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from querykey.costs.picks import Picks
 from querykey.costs.repeats import repeated
 from querykey.costs.tally import BACKWARD, FORWARD, Tally
 from querykey.costs.untouched import untouched
-from querykey.targets.inputs import quiet
+from querykey.targets.inputs import floating, quiet
 
 Sum = dict[Any, Any]  # a monomial (a sympy expression, or 1) to its coefficient
 Formula = Callable[[list[Shape], list[Shape]], Any]
@@ -198,7 +197,7 @@ def _loss(out: Any, how: Options, tally: Tally) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise CostError("the loss must be one number (a tensor without axes)")
         return loss
-    first = next(_floating(out), None)
+    first = next(floating(out), None)
     if first is None:
         raise CostError("the model returned no floating tensor whose sum could be the loss")
     if how.backward and not first.requires_grad:
@@ -210,20 +209,6 @@ def _loss(out: Any, how: Options, tally: Tally) -> torch.Tensor:
     loss = first.sum()
     tally.counting = True
     return loss
-
-
-def _floating(out: Any) -> Iterator[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        if out.is_floating_point():
-            yield out
-    elif isinstance(out, Mapping):
-        for each in out.values():
-            yield from _floating(each)
-    elif isinstance(out, tuple | list):
-        for each in out:
-            yield from _floating(each)
-    elif dataclasses.is_dataclass(out):
-        yield from _floating([getattr(out, f.name) for f in dataclasses.fields(out)])
 
 
 class _Maker:

@@ -6,9 +6,9 @@ import inspect
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice, product
 from typing import Any
 
@@ -171,6 +171,21 @@ def _named(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
     if COUNTERS.fullmatch(name):
         return Input(name, "start", ())
     return Input(name, *candidate)
+
+
+def floating(output: Any) -> Iterator[torch.Tensor]:
+    """Every floating tensor in what a model returned, in its order."""
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from floating(each)
+    elif isinstance(output, tuple | list):
+        for each in output:
+            yield from floating(each)
+    elif is_dataclass(output):
+        yield from floating([getattr(output, field.name) for field in fields(output)])
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

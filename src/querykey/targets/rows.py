@@ -5,13 +5,13 @@ A model around such a layer may take positions first, too, or turn its inputs it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from querykey.targets.inputs import Input, examples
+from querykey.targets.inputs import Input, examples, floating
 
 Call = Callable[[dict[str, Any]], Any]
 ROWS, LENGTH = 2, 7
@@ -60,21 +60,6 @@ def _with_row(each: Input, value: Any, other: Any, row: int) -> Any:
 def _answer(call: Call, given: dict[str, Any]) -> torch.Tensor | None:
     """The first floating tensor that comes out, or None where it does not run so."""
     try:
-        return next(_floats(call(given)), None)
+        return next(floating(call(given)), None)
     except (Exception, SystemExit):
         return None
-
-
-def _floats(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _floats(value)
-    elif isinstance(output, tuple | list):
-        for value in output:
-            yield from _floats(value)
-    elif is_dataclass(output):
-        for field in fields(output):
-            yield from _floats(getattr(output, field.name))
