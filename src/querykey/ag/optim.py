@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag.nn import check_state, parameters
+from querykey.ag.modules import check_state, parameters
 from querykey.ag.tensor import Tensor, tick
 
 
