@@ -1,6 +1,6 @@
 """Quadratic-kernel attention in chunks against torch's fused softmax attention and the naive form.
 
-    python benchmarks/attention.py [--quick] [--plot docs/attention.svg]
+    python benchmarks/attention.py [--quick] [--plot docs/dev/attention.svg]
 
 Causal, float32, 4 heads. Answers are compared first, and nothing is timed when one is wrong. Then
 all contenders run in turn, round after round, and the median of each counts. Softmax and kernel

@@ -1,7 +1,7 @@
 """The cost of every target that can be built: agree, refused with the reason, or wrong.
 
 python benchmarks/cost_zoo.py                            # a line per target, a last line of JSON
-python benchmarks/cost_zoo.py --write docs/cost-zoo.md   # the same as a page
+python benchmarks/cost_zoo.py --write docs/dev/cost-zoo.md   # the same as a page
 python benchmarks/cost_zoo.py --only bert,gpt2
 
 "Agree" means: the formula, by symbolic sizes (or, where these do not get through, by interpolation
@@ -244,7 +244,7 @@ def page(rows: list[dict], total: dict) -> str:
     lines = [
         "# The zoo: what every target costs",
         "",
-        f"`python benchmarks/cost_zoo.py --write docs/cost-zoo.md` derived formulas for the "
+        f"`python benchmarks/cost_zoo.py --write docs/dev/cost-zoo.md` derived formulas for the "
         f"{total['of']} targets of transformers {total['transformers']} that build (torch "
         f"{total['torch']}): {total['agree']} agree ({total['agree_percent']} %), "
         f"{total['refused']} refused with the reason, {total['wrong']} wrong; {total['symbolic']} "

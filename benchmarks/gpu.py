@@ -1,6 +1,6 @@
 """Quadratic-kernel attention on a GPU against its peers and torch's fused softmax attention.
 
-    python benchmarks/gpu.py [--quick] [--plot docs/performance.svg]
+    python benchmarks/gpu.py [--quick] [--plot docs/dev/performance.svg]
 
 Causal, bfloat16, batch 1, 16 heads. Answers are compared with float64 on the device first: nothing
 is timed when one of ours or torch's is wrong, and a peer that is off by ten times what they may be,
@@ -178,7 +178,7 @@ def report(found: list[dict], names: list[str]) -> None:
 
 
 def table(heads: list[str], rows: list[list]) -> None:
-    """Print a table, as Markdown where nobody looks: for docs/performance.md."""
+    """Print a table, as Markdown where nobody looks: for docs/dev/performance.md."""
     if sys.stdout.isatty():
         print_table(heads, rows)
         return

@@ -2,7 +2,7 @@
 
 python benchmarks/laws.py                          # progress, a table of breaches, a line of JSON
 python benchmarks/laws.py --store run.jsonl gpt2   # resumable; only targets that contain a word
-python benchmarks/laws.py --write docs/laws-zoo.md # and the page that says what was found, and why
+python benchmarks/laws.py --write docs/dev/laws-zoo.md # and the page with the causes
 """
 
 import argparse
@@ -107,7 +107,7 @@ def summary(reports: list[Report], seconds: float) -> dict:
 
 
 def page(reports: list[Report], said: dict) -> str:
-    """What was found, as the page docs/laws-zoo.md."""
+    """What was found, as the page docs/dev/laws-zoo.md."""
     found = [(r, f) for r in reports for f in r.laws if f.verdict == "violated"]
     limits = sorted({(r.target, f.law, f.note) for r in reports for f in r.laws
                      if f.verdict == "limitation"})  # fmt: skip
@@ -115,8 +115,8 @@ def page(reports: list[Report], said: dict) -> str:
     lines = [
         "# The laws on Hugging Face architectures",
         "",
-        f"`python benchmarks/laws.py --write docs/laws-zoo.md` tried every law on {said['built']} "
-        f"of {said['targets']} pairs of architecture and text head of transformers "
+        f"`python benchmarks/laws.py --write docs/dev/laws-zoo.md` tried every law on "
+        f"{said['built']} of {said['targets']} pairs of architecture and text head of transformers "
         f"{said['versions']['transformers']} with torch {said['versions']['torch']}, shrunk, with "
         f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers "
         f"({said['cpu_seconds']:.0f} s of processor time); median "

@@ -1,7 +1,7 @@
 """Build every (architecture, head) pair of the installed `transformers` and list what came of it.
 
 python benchmarks/zoo.py                     # a line per pair, a summary, a last line of JSON
-python benchmarks/zoo.py --write docs/zoo.md # the same as a page
+python benchmarks/zoo.py --write docs/dev/zoo.md # the same as a page
 """
 
 import argparse
@@ -63,8 +63,8 @@ def page(rows: list[dict], total: dict) -> str:
     lines = [
         "# The zoo: Hugging Face architectures as targets",
         "",
-        f"`python benchmarks/zoo.py --write docs/zoo.md` built {total['built']} of {total['of']} "
-        f"(architecture, head) pairs of transformers {total['transformers']} with torch "
+        f"`python benchmarks/zoo.py --write docs/dev/zoo.md` built {total['built']} of "
+        f"{total['of']} (architecture, head) pairs of transformers {total['transformers']} with torch "
         f"{total['torch']}, each shrunk, with random weights, run once, without a download; "
         f"median {total['median_seconds']:.3f} s, slowest {total['slowest_seconds']} s.",
         "",

@@ -66,7 +66,7 @@ def _moments(
     s1 = tl.zeros((D, M), tl.float32)
     z2 = tl.zeros((D, D), tl.float32)
     # By products too, each row the same: what products and registers both read is not safe in
-    # Triton's pipeline, see docs/LOG.md.
+    # Triton's pipeline, see docs/dev/LOG.md.
     s0 = tl.zeros((D, M), tl.float32)
     z1 = tl.zeros((D, D), tl.float32)
     one = tl.full((D, W), 1.0, Y.dtype.element_ty)
