@@ -30,8 +30,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import querykey as qk
 from querykey.costs.command import inputs_of
+from querykey.costs.counting.passes import Options, counts_of, run_pass
 from querykey.costs.inputs import Inputs
-from querykey.costs.passes import Options, counts_of, run_pass
 from querykey.targets import PRESETS, TargetError, build
 from querykey.targets.huggingface import pairs
 

@@ -65,7 +65,7 @@ def test_orders(report):
     ],
 )
 def test_orders_of_formulas(formula, given, said):
-    from querykey.costs.expressions import order_of
+    from querykey.costs.formulas.order import order_of
 
     names = ["n", "C", "d", "h", "k"]
     value = sympy.sympify(formula, locals={name: sympy.Symbol(name) for name in names})
@@ -113,7 +113,7 @@ def test_where_two_models_cross():
     ],
 )
 def test_crossings_are_real_and_positive(difference, wanted):
-    from querykey.costs.compare import crossings
+    from querykey.costs.formulas.comparison import crossings
 
     found = crossings(sympy.sympify(difference), 0, "t", "flops.forward")
     assert [str(each) for each in found.crossings] == wanted
@@ -121,7 +121,7 @@ def test_crossings_are_real_and_positive(difference, wanted):
 
 
 def test_a_cubic_in_several_sizes_is_not_solved():
-    from querykey.costs.compare import crossings
+    from querykey.costs.formulas.comparison import crossings
 
     with pytest.raises(
         qk.CostError, match="has powers of `t` up to 3 beside other sizes"

@@ -7,8 +7,8 @@ import torch
 
 import querykey as qk
 from querykey.costs.command import inputs_of
+from querykey.costs.counting.passes import Options, counts_of, run_pass
 from querykey.costs.inputs import Inputs
-from querykey.costs.passes import Options, counts_of, run_pass
 from querykey.targets import build
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")

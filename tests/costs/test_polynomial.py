@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querykey.costs.polynomial import Fitter, NotPolynomialError, solve
+from querykey.costs.formulas.polynomial import Fitter, NotPolynomialError, solve
 
 POWERS = st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 1))
 

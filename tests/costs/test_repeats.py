@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import querykey as qk
-from querykey.costs.engines import symbolic
+from querykey.costs.counting.equal_layers import equal_layers
+from querykey.costs.counting.passes import Options
+from querykey.costs.formulas.symbolic import symbolic
 from querykey.costs.inputs import Inputs
-from querykey.costs.passes import Options
-from querykey.costs.repeats import equal_layers
-from querykey.costs.subject import Subject
+from querykey.costs.measured_model import Subject
 
 HOW = Options(attention="math")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from querykey.costs.inputs import CostError, Named, NoBackwardError, OutsideError, parse
 from querykey.costs.measure import cost
+from querykey.costs.measured_model import refuse_lazy
 from querykey.costs.report import Report
-from querykey.costs.subject import refuse_lazy
 from querykey.targets import Target, build
 
 DIGITS = 18  # of a size: no axis of a tensor is longer

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from querykey.costs.formulas.validity import MOST, Valid, written
 from querykey.costs.inputs import CostError, Inputs
-from querykey.costs.valid import MOST, Valid, written
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from querykey.costs.engines import Formulas
-    from querykey.costs.passes import Formula, Options
+    from querykey.costs.counting.passes import Formula, Options
+    from querykey.costs.formulas.symbolic import Formulas
+    from querykey.costs.measured_model import Subject
     from querykey.costs.report import Report
-    from querykey.costs.subject import Subject
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 QUICK = 300  # a pass with fewer operations is checked at more points
@@ -58,10 +58,10 @@ def cost(
     builder takes: {"width": 12} for multiples of 12, or a list. `formulas` gives the FLOPs of
     operations that have none here, by name: {"mylib.op": lambda shapes, out_shapes: ...}.
     """
-    from querykey.costs.attention import ATTENTION
-    from querykey.costs.passes import Options
+    from querykey.costs.counting.fused_attention import ATTENTION
+    from querykey.costs.counting.passes import Options
+    from querykey.costs.measured_model import Subject
     from querykey.costs.report import make_report
-    from querykey.costs.subject import Subject
 
     _one_of("attention", attention, ATTENTION)
     _one_of("engine", engine, ENGINES)
@@ -74,7 +74,7 @@ def cost(
 
 def _derive(subject: Subject, how: Options, engine: str) -> Formulas:
     """Formulas for one model, whose sizes are those of its inputs."""
-    from querykey.costs.engines import RefusedError, symbolic
+    from querykey.costs.formulas.symbolic import RefusedError, symbolic
 
     if engine == "interpolation":
         return _interpolated(subject, how)
@@ -102,7 +102,7 @@ def _checked(subject: Subject, how: Options, found: Formulas) -> Formulas:
 
 
 def _compared(subject: Subject, how: Options, found: Formulas) -> Formulas:
-    from querykey.costs.engines import interpolated
+    from querykey.costs.formulas.symbolic import interpolated
 
     _compare(subject, found, interpolated(subject, how))
     found.notes.append("both engines agree term for term")
@@ -111,7 +111,7 @@ def _compared(subject: Subject, how: Options, found: Formulas) -> Formulas:
 
 def _without_symbols(subject: Subject, how: Options, refusal: CostError) -> Formulas:
     """Interpolate; where the counts depend on values, let these be sizes of their own."""
-    from querykey.costs.engines import symbolic
+    from querykey.costs.formulas.symbolic import symbolic
 
     try:
         found = _interpolated(subject, how)
@@ -132,7 +132,7 @@ def _without_symbols(subject: Subject, how: Options, refusal: CostError) -> Form
 
 def _interpolate(subject: Subject, how: Options) -> Formulas:
     """Formulas in a builder's sizes, with symbolic sizes of the inputs as a check at one choice."""
-    from querykey.costs.engines import RefusedError, symbolic
+    from querykey.costs.formulas.symbolic import RefusedError, symbolic
 
     found = _interpolated(subject, how)
     try:
@@ -150,8 +150,8 @@ def _interpolate(subject: Subject, how: Options) -> Formulas:
 
 def _interpolated(subject: Subject, how: Options) -> Formulas:
     """Interpolate where the counts are one polynomial, and see how far it holds."""
-    from querykey.costs.engines import FoldedError, RefusedError, interpolated
-    from querykey.costs.reach import Reach
+    from querykey.costs.formulas.extrapolation import Reach
+    from querykey.costs.formulas.symbolic import FoldedError, RefusedError, interpolated
 
     refusals, pieces = [], []
     for place in (None, *ELSEWHERE):
@@ -191,7 +191,7 @@ def _interpolated(subject: Subject, how: Options) -> Formulas:
 
 def _check(subject: Subject, how: Options, found: Formulas) -> None:
     """Count at concrete sizes, away from those of the symbolic pass, and compare everything."""
-    from querykey.costs.engines import Counter, difference
+    from querykey.costs.formulas.symbolic import Counter, difference
 
     counter = Counter(subject, how)
     points = _points(subject, found)
@@ -209,7 +209,7 @@ def _check(subject: Subject, how: Options, found: Formulas) -> None:
 
 def _relax(subject: Subject, how: Options, found: Formulas) -> None:
     """Drop conditions where the model branches on sizes, and costs the same beyond."""
-    from querykey.costs.engines import Counter, difference
+    from querykey.costs.formulas.symbolic import Counter, difference
 
     counter = Counter(subject, how).without_running()
 
@@ -242,7 +242,7 @@ def _beyond(
 
     That piece is traced too: it may have bounds of its own.
     """
-    from querykey.costs.engines import symbolic
+    from querykey.costs.formulas.symbolic import symbolic
 
     most = found.valid.upper_bounds()[name]
     rest = found.valid.without(sympy.Symbol(name) <= most)
@@ -280,7 +280,7 @@ def _points(subject: Subject, found: Formulas) -> list[dict[str, int]]:
 
 def _check_at_one(subject: Subject, how: Options, found: Formulas) -> None:
     """Say from which size on the formula holds: at 1, copies and broadcasts can disappear."""
-    from querykey.costs.engines import Counter, difference
+    from querykey.costs.formulas.symbolic import Counter, difference
 
     counter = Counter(subject, how)
     named = [name for name in subject.names if name not in subject.hyper]
@@ -309,7 +309,7 @@ def _compare(
     subject: Subject, first: Formulas, second: Formulas, fixed: Mapping[str, int] | None = None
 ) -> None:
     """Refuse to choose between formulas that differ; `fixed` sizes are put into the second."""
-    from querykey.costs.expressions import expression, fold_sums
+    from querykey.costs.formulas.order import expression, fold_sums
 
     left, right = fold_sums(first.own, subject.fold), dict(second.own)
     for key in {**left, **right}:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from querykey.costs.compare import Comparison, crossings
-from querykey.costs.expressions import Order, Sum, add_sum, expression, order_of
+from querykey.costs.formulas.comparison import Comparison, crossings
+from querykey.costs.formulas.order import Order, Sum, add_sum, expression, order_of
+from querykey.costs.formulas.validity import Valid, written
 from querykey.costs.inputs import CostError, OutsideError, whole
-from querykey.costs.valid import Valid, written
 
 if TYPE_CHECKING:
-    from querykey.costs.engines import Formulas
-    from querykey.costs.passes import Options
-    from querykey.costs.subject import Subject
+    from querykey.costs.counting.passes import Options
+    from querykey.costs.formulas.symbolic import Formulas
+    from querykey.costs.measured_model import Subject
 
 
 class NotComputed(str):

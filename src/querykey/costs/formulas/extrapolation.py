@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 
 from querykey.costs import private
-from querykey.costs.engines import Counter, Formulas, difference
+from querykey.costs.counting.passes import Options
+from querykey.costs.formulas.symbolic import Counter, Formulas, difference
+from querykey.costs.formulas.validity import Valid
 from querykey.costs.inputs import CostError
-from querykey.costs.passes import Options
-from querykey.costs.subject import FINE, Subject
-from querykey.costs.valid import Valid
+from querykey.costs.measured_model import FINE, Subject
 
 FAR = (61, 290)  # sizes at which it is tried again
 DOWN = 8  # so many sizes below those of the fit

@@ -16,9 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from querykey.costs.formulas import FUSED, FUSED_BACKWARD, Call, Shape
+from querykey.costs.counting.operations import FUSED, FUSED_BACKWARD, Call, Shape
+from querykey.costs.counting.trace import Tally
 from querykey.costs.private import size_of
-from querykey.costs.tally import Tally
 
 ATTENTION = ("flash", "math")
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.costs.counting.passes import random_state
 from querykey.costs.inputs import CostError, Inputs, whole
-from querykey.costs.passes import random_state
 from querykey.targets.inputs import is_lazy
 
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes

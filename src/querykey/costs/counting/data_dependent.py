@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from querykey.costs.formulas import Shape, count
+from querykey.costs.counting.operations import Shape, count
 from querykey.costs.private import size_of, storage_key
 
 _PUTS = ("aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put")

@@ -11,14 +11,15 @@ import sympy
 import torch
 from torch import nn
 
-from querykey.costs import formulas, private
-from querykey.costs.attention import attention_as
-from querykey.costs.formulas import FUSED_BACKWARD, Call, Shape
+from querykey.costs import private
+from querykey.costs.counting import operations as formulas
+from querykey.costs.counting.data_dependent import Picks
+from querykey.costs.counting.equal_layers import repeated
+from querykey.costs.counting.fused_attention import attention_as
+from querykey.costs.counting.operations import FUSED_BACKWARD, Call, Shape
+from querykey.costs.counting.restoring import untouched
+from querykey.costs.counting.trace import BACKWARD, FORWARD, Tally
 from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError
-from querykey.costs.picks import Picks
-from querykey.costs.repeats import repeated
-from querykey.costs.tally import BACKWARD, FORWARD, Tally
-from querykey.costs.untouched import untouched
 from querykey.targets.inputs import floating, quiet
 
 Sum = dict[Any, Any]  # a monomial (a sympy expression, or 1) to its coefficient

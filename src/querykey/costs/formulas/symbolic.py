@@ -16,15 +16,23 @@ import sympy
 from torch import nn
 
 from querykey.costs import private
-from querykey.costs.expressions import fold_sums
+from querykey.costs.counting.data_dependent import Picks
+from querykey.costs.counting.equal_layers import equal_layers
+from querykey.costs.counting.passes import (
+    Counts,
+    Options,
+    Sum,
+    as_sum,
+    counts_of,
+    random_state,
+    run_pass,
+)
+from querykey.costs.counting.trace import BACKWARD, FORWARD, Tally
+from querykey.costs.formulas.order import fold_sums
+from querykey.costs.formulas.polynomial import Fitter, NotPolynomialError
+from querykey.costs.formulas.validity import Valid
 from querykey.costs.inputs import CostError
-from querykey.costs.passes import Counts, Options, Sum, as_sum, counts_of, random_state, run_pass
-from querykey.costs.picks import Picks
-from querykey.costs.polynomial import Fitter, NotPolynomialError
-from querykey.costs.repeats import equal_layers
-from querykey.costs.subject import Subject, last_line
-from querykey.costs.tally import BACKWARD, FORWARD, Tally
-from querykey.costs.valid import Valid
+from querykey.costs.measured_model import Subject, last_line
 
 Key = tuple[str, str]
 

@@ -18,9 +18,9 @@ from torch.nn.modules.module import (
 from torch.utils.flop_counter import flop_registry
 
 from querykey.costs import private
-from querykey.costs.formulas import MOVES, PRODUCTS, WORK, Call, Shape
-from querykey.costs.picks import PICKING, Picks
-from querykey.costs.places import Places
+from querykey.costs.counting.data_dependent import PICKING, Picks
+from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Call, Shape
+from querykey.costs.counting.positions import Places
 from querykey.costs.private import TorchDispatchMode, size_of, storage_key
 
 FORWARD, BACKWARD = "forward", "backward"

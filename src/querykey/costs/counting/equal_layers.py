@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.costs.counting.trace import FORWARD, Tally
 from querykey.costs.private import size_of, storage_key
-from querykey.costs.tally import FORWARD, Tally
 
 LEAST = 4  # equal layers, for the shortcut to be worth its while
 PLAIN = (bool, float, complex, str, type(None), torch.dtype, torch.device)

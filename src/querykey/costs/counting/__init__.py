@@ -1,0 +1,1 @@
+"""What ran in one pass over a model, for which module, and at what price."""

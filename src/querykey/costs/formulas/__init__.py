@@ -1,0 +1,1 @@
+"""Formulas in named sizes: derived from symbolic sizes, or interpolated; and where they hold."""
