@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from querykey.laws import Subject as Subject
     from querykey.laws import check as check
     from querykey.laws import check_all as check_all
-    from querykey.models.generate import generate as generate
+    from querykey.models.decoding.generate import generate as generate
     from querykey.models.probe import probe as probe
     from querykey.shapes import ShapeError as ShapeError
 
@@ -62,7 +62,7 @@ _NAMES = {
     "backends.dispatch": "attend explain extend",
     "costs": "CostError array cost images tokens",
     "laws": "Report Subject check check_all",
-    "models.generate": "generate",
+    "models.decoding.generate": "generate",
     "models.probe": "probe",
     "shapes": "ShapeError",
 }

@@ -190,7 +190,7 @@ def generate(
         Draw the same tokens again.
     """
     with _status(f"loading {folder}"):
-        from querykey.models.prompt import Speaker
+        from querykey.models.decoding.prompts import Speaker
     said = False
     try:
         with _status(f"loading {folder}"):

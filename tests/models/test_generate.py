@@ -10,7 +10,7 @@ from torch import nn
 
 import querykey as qk
 from querykey.models import Encoder, EncoderDecoder, Special, build, preset, presets, stream
-from querykey.models.generate import PAYS, Choice
+from querykey.models.decoding.generate import PAYS, Choice
 
 
 def argmax_of_the_full_forward(model, row, count):

@@ -12,9 +12,9 @@ from tests.models import cases
 import querykey as qk
 from querykey.cli import run
 from querykey.models import Autoencoder, AutoencoderConfig, FolderError, build, preset, presets
-from querykey.models.config import EncoderDecoderConfig, Special
-from querykey.models.generate import Choice
+from querykey.models.decoding.generate import Choice
 from querykey.models.probe import Probe
+from querykey.models.text.config import EncoderDecoderConfig, Special
 from querykey.nn import NormConfig
 
 KNOWN = cases.DECODERS | cases.ENCODERS | cases.PAIRS

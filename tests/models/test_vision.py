@@ -11,7 +11,7 @@ from querykey.models import (
     VisionTransformer,
     VisionTransformerConfig,
 )
-from querykey.models.davit import ChannelAttention, WindowAttention
+from querykey.models.vision.davit import ChannelAttention, WindowAttention
 from querykey.nn import BlockConfig
 
 

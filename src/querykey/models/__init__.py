@@ -5,9 +5,14 @@ model = load("folder")  # of Hugging Face's: config.json and safetensors
 save(model, "copy")
 """
 
-from querykey.models.autoencoder import Autoencoder, AutoencoderConfig, Hide, Noise
+from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
+from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
-from querykey.models.config import (
+from querykey.models.decoding.generate import stream
+from querykey.models.folders.families.family import FolderError
+from querykey.models.folders.load import load, save
+from querykey.models.presets import PRESETS, preset
+from querykey.models.text.config import (
     ClassHead,
     DecoderConfig,
     Distances,
@@ -19,15 +24,10 @@ from querykey.models.config import (
     Special,
     TokenHead,
 )
-from querykey.models.davit import DaViT, DaViTConfig, Stage
-from querykey.models.families.table import FolderError
-from querykey.models.generate import stream
-from querykey.models.patches import PatchAutoencoder, PatchAutoencoderConfig
-from querykey.models.presets import PRESETS, preset
-from querykey.models.pretrained import load, save
-from querykey.models.stack import ModelState
-from querykey.models.text import Decoder, Encoder, EncoderDecoder
-from querykey.models.vision import VisionTransformer, VisionTransformerConfig
+from querykey.models.text.decoder import Decoder, Encoder, EncoderDecoder
+from querykey.models.text.stack import ModelState
+from querykey.models.vision.davit import DaViT, DaViTConfig, Stage
+from querykey.models.vision.transformer import VisionTransformer, VisionTransformerConfig
 
 __all__ = [
     "PRESETS",

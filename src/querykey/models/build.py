@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from querykey.models.autoencoder import Autoencoder, AutoencoderConfig
-from querykey.models.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
-from querykey.models.davit import DaViT, DaViTConfig
-from querykey.models.patches import PatchAutoencoder, PatchAutoencoderConfig
-from querykey.models.text import Decoder, Encoder, EncoderDecoder
-from querykey.models.vision import VisionTransformer, VisionTransformerConfig
+from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
+from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig
+from querykey.models.text.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from querykey.models.text.decoder import Decoder, Encoder, EncoderDecoder
+from querykey.models.vision.davit import DaViT, DaViTConfig
+from querykey.models.vision.transformer import VisionTransformer, VisionTransformerConfig
 
 MODELS: dict[type, type[nn.Module]] = {
     EncoderConfig: Encoder,

@@ -16,9 +16,10 @@ from torch import nn
 from querykey.attention.features import EluPlusOne, Quadratic
 from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Softmax
 from querykey.attention.positions import ALiBi, Rotary
-from querykey.models.autoencoder import AutoencoderConfig, Hide, Noise
+from querykey.models.autoencoders.patches import PatchAutoencoderConfig
+from querykey.models.autoencoders.vectors import AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
-from querykey.models.config import (
+from querykey.models.text.config import (
     ClassHead,
     DecoderConfig,
     Distances,
@@ -29,9 +30,8 @@ from querykey.models.config import (
     Sinusoidal,
     TokenHead,
 )
-from querykey.models.davit import DaViTConfig, Stage
-from querykey.models.patches import PatchAutoencoderConfig
-from querykey.models.vision import VisionTransformerConfig
+from querykey.models.vision.davit import DaViTConfig, Stage
+from querykey.models.vision.transformer import VisionTransformerConfig
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 

@@ -13,7 +13,7 @@ from querykey.attention.caches import row_numbers
 from querykey.attention.masks import FULL, Causal, Mask, Window
 from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary
 from querykey.attention.state import State
-from querykey.models.config import DecoderConfig, Distances, EncoderConfig
+from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
 from querykey.nn.attention import Turns, token_positions
 from querykey.nn.block import Block, Memory
 from querykey.nn.norms import make_norm

@@ -6,9 +6,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from querykey.attention import features, mechanisms, positions
-from querykey.models import autoencoder, config, davit, patches, vision
-from querykey.models.families import rope
-from querykey.models.families.table import FolderError
+from querykey.models.autoencoders import patches, vectors
+from querykey.models.folders.families import rope
+from querykey.models.folders.families.family import FolderError
+from querykey.models.text import config
+from querykey.models.vision import davit, transformer
 from querykey.nn import config as blocks
 
 KNOWN = {
@@ -20,9 +22,9 @@ KNOWN = {
         blocks.AttentionConfig, blocks.MLPConfig, blocks.NormConfig, blocks.BlockConfig,
         mechanisms.Softmax, mechanisms.Argmax, mechanisms.Kernel, features.Quadratic,
         features.Polynomial, features.EluPlusOne, features.Taylor, features.RandomFeatures,
-        rope.Linear, rope.Llama3, rope.Yarn, vision.VisionTransformerConfig,
-        davit.DaViTConfig, davit.Stage, autoencoder.AutoencoderConfig, autoencoder.Noise,
-        autoencoder.Hide, patches.PatchAutoencoderConfig,
+        rope.Linear, rope.Llama3, rope.Yarn, transformer.VisionTransformerConfig,
+        davit.DaViTConfig, davit.Stage, vectors.AutoencoderConfig, vectors.Noise,
+        vectors.Hide, patches.PatchAutoencoderConfig,
     )
 }  # fmt: skip
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from querykey.attention.mechanisms import Softmax
 from querykey.attention.positions import Rotary
-from querykey.models.config import DecoderConfig, EmbeddingConfig, TokenHead
-from querykey.models.families.rope import read_rope, write_rope
-from querykey.models.families.table import (
+from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
     FolderError,
@@ -22,6 +20,8 @@ from querykey.models.families.table import (
     untrained,
     write_special,
 )
+from querykey.models.folders.families.rope import read_rope, write_rope
+from querykey.models.text.config import DecoderConfig, EmbeddingConfig, TokenHead
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 BLOCK = "stack.blocks.{i}"

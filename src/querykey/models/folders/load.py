@@ -17,15 +17,8 @@ import torch
 from torch import nn
 
 from querykey.models.build import MODELS, build
-from querykey.models.config import (
-    DecoderConfig,
-    EmbeddingConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    Special,
-)
-from querykey.models.families import FAMILIES
-from querykey.models.families.table import (
+from querykey.models.folders.families import FAMILIES
+from querykey.models.folders.families.family import (
     Family,
     FolderError,
     Row,
@@ -33,14 +26,21 @@ from querykey.models.families.table import (
     read_special,
     write_special,
 )
-from querykey.models.folders import (
+from querykey.models.folders.files import (
     Tensors,
     read_generation,
     read_settings,
     read_tensors,
     write_folder,
 )
-from querykey.models.records import from_record, same, to_record
+from querykey.models.folders.records import from_record, same, to_record
+from querykey.models.text.config import (
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Special,
+)
 
 OURS = "querykey"  # the model_type of folders that only we can read
 

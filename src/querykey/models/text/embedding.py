@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from querykey.attention.positions import sinusoids
-from querykey.models.config import EmbeddingConfig, Learned, Positions, Sinusoidal
+from querykey.models.text.config import EmbeddingConfig, Learned, Positions, Sinusoidal
 from querykey.nn.config import NormConfig
 from querykey.nn.norms import make_norm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from querykey.models.config import ClassHead, TokenHead
+from querykey.models.text.config import ClassHead, TokenHead
 from querykey.nn.config import BlockConfig
 from querykey.nn.mlp import activate
 from querykey.nn.norms import make_norm

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from querykey.models.config import ClassHead, EmbeddingConfig, EncoderConfig, Learned, TokenHead
-from querykey.models.families.table import (
+from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
     FolderError,
@@ -18,6 +17,13 @@ from querykey.models.families.table import (
     read_special,
     untrained,
     write_special,
+)
+from querykey.models.text.config import (
+    ClassHead,
+    EmbeddingConfig,
+    EncoderConfig,
+    Learned,
+    TokenHead,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from querykey.models.config import EmbeddingConfig, Special
+from querykey.models.text.config import EmbeddingConfig, Special
 
 Settings = dict[str, Any]  # config.json
 

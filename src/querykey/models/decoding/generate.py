@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from querykey.models.config import Special
-from querykey.nn.lean import lean
+from querykey.models.decoding.lean import lean
+from querykey.models.text.config import Special
 
 PAYS = 32  # new tokens from which it pays to prepare the products of a model
 ROOMY = 2**32  # bytes of weights up to which a second copy of them is nothing to ask about

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from querykey.models.config import ClassHead
-from querykey.models.heads import ClassScores, initialise
+from querykey.models.text.config import ClassHead
+from querykey.models.text.heads import ClassScores, initialise
 from querykey.nn.block import Block
 from querykey.nn.config import BlockConfig, positive
 from querykey.nn.mlp import activate

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from querykey.models.config import ClassHead
-from querykey.models.families.table import (
+from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
     FolderError,
@@ -13,7 +12,8 @@ from querykey.models.families.table import (
     architecture,
     both_ways,
 )
-from querykey.models.vision import VisionTransformerConfig
+from querykey.models.text.config import ClassHead
+from querykey.models.vision.transformer import VisionTransformerConfig
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 LAYER, BLOCK = "vit.encoder.layer.{i}", "blocks.{i}"

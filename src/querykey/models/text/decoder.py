@@ -14,16 +14,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from querykey.models.config import (
+from querykey.models.text.config import (
     ClassHead,
     DecoderConfig,
     EncoderConfig,
     EncoderDecoderConfig,
     TokenHead,
 )
-from querykey.models.embedding import Embedding
-from querykey.models.heads import ClassScores, TokenScores, initialise
-from querykey.models.stack import ModelState, Stack
+from querykey.models.text.embedding import Embedding
+from querykey.models.text.heads import ClassScores, TokenScores, initialise
+from querykey.models.text.stack import ModelState, Stack
 from querykey.nn.mlp import activate
 
 

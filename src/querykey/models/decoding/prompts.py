@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from querykey.models.families.table import FolderError
-from querykey.models.generate import check_decodes, special_tokens, stream
-from querykey.models.pretrained import load
+from querykey.models.decoding.generate import check_decodes, special_tokens, stream
+from querykey.models.folders.families.family import FolderError
+from querykey.models.folders.load import load
 
 BYTES = 256
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from querykey.models.families.table import FolderError, Settings
+from querykey.models.folders.families.family import FolderError, Settings
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import querykey as qk
 from querykey.models import build, preset
+from querykey.models.decoding.lean import _mkl_is_at_home, lean
 from querykey.models.presets import llama
 from querykey.nn import MLP, Block, BlockConfig, MLPConfig
-from querykey.nn.lean import _mkl_is_at_home, lean
 
 PACKED = torch.ops.mkldnn._linear_pointwise
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, PACKED)
@@ -33,7 +33,7 @@ def spoken(model, name, ids):
 @pytest.mark.parametrize("name", ["gpt", "llama", "alibi", "elu", "transformer", "t5"])
 @torch.no_grad()
 def test_a_twin_says_the_same(name, rows, at_home, monkeypatch):
-    monkeypatch.setattr("querykey.nn.lean._mkl_is_at_home", lambda: at_home)
+    monkeypatch.setattr("querykey.models.decoding.lean._mkl_is_at_home", lambda: at_home)
     torch.manual_seed(0)
     model, ids = build(preset(name)).eval(), torch.randint(0, 128, (3, 7))
     for parameter in model.parameters():  # biases start as 0, and would not be missed
@@ -50,7 +50,7 @@ def test_a_twin_says_the_same(name, rows, at_home, monkeypatch):
 @pytest.mark.parametrize("at_home", [True, False])
 @torch.no_grad()
 def test_a_prepared_twin_asks_for_fewer_products(at_home, monkeypatch):
-    monkeypatch.setattr("querykey.nn.lean._mkl_is_at_home", lambda: at_home)
+    monkeypatch.setattr("querykey.models.decoding.lean._mkl_is_at_home", lambda: at_home)
     block = Block(llama().block)
     for rows in (0, 1, 3):
         with Products() as products:

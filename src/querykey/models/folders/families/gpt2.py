@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from querykey.attention.mechanisms import Softmax
-from querykey.models.config import DecoderConfig, EmbeddingConfig, Learned, TokenHead
-from querykey.models.families.table import (
+from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
     Row,
@@ -15,6 +14,7 @@ from querykey.models.families.table import (
     read_special,
     write_special,
 )
+from querykey.models.text.config import DecoderConfig, EmbeddingConfig, Learned, TokenHead
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 BLOCK = "stack.blocks.{i}"

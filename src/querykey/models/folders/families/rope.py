@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 import numpy as np
 
 from querykey.attention.positions import Rotary
-from querykey.models.families.table import FolderError, Settings
+from querykey.models.folders.families.family import FolderError, Settings
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from querykey.attention.positions import sinusoids
-from querykey.models.heads import initialise
-from querykey.models.vision import Pair, check_image
+from querykey.models.text.heads import initialise
+from querykey.models.vision.transformer import Pair, check_image
 from querykey.nn.block import Block
 from querykey.nn.config import BlockConfig
 from querykey.nn.norms import make_norm

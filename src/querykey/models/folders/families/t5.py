@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from querykey.attention.mechanisms import Softmax
-from querykey.models.config import (
-    DecoderConfig,
-    Distances,
-    EmbeddingConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    TokenHead,
-)
-from querykey.models.families.table import (
+from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
     FolderError,
@@ -22,6 +14,14 @@ from querykey.models.families.table import (
     both_ways,
     read_special,
     write_special,
+)
+from querykey.models.text.config import (
+    DecoderConfig,
+    Distances,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    TokenHead,
 )
 from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 

@@ -1,0 +1,1 @@
+"""Autoencoders: of vectors, and of the patches of images."""

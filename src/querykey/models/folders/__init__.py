@@ -1,0 +1,1 @@
+"""Folders of weights: reading and writing them, the families of Hugging Face, configs as JSON."""

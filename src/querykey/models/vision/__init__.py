@@ -1,0 +1,1 @@
+"""Transformers over images: VisionTransformer (ViT), and DaViT."""
