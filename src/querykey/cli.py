@@ -107,7 +107,7 @@ def check(
     """
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
-    from querykey.laws.command import BadCallError, run_command
+    from querykey.laws.running.command import BadCallError, run_command
 
     try:
         return run_command(targets, law, json, html, baseline, store)
@@ -222,8 +222,8 @@ def demo() -> int:
 
 
 def _show_a_leak() -> None:
-    from querykey.laws.exhibit import SOURCE, leaky
     from querykey.laws.report import explained
+    from querykey.laws.running.demonstration import SOURCE, leaky
 
     _say("A small language model. In one of its three layers the mask is off by one:\n")
     _say("".join(f"    {line}\n" for line in SOURCE.strip().splitlines()))

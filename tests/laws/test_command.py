@@ -8,12 +8,12 @@ import pytest
 
 from querykey import cli
 from querykey.laws import Limits, check_all
-from querykey.laws.command import _print as printed
-from querykey.laws.command import _write as write_page
-from querykey.laws.command import as_page, exit_code, expand
 from querykey.laws.law import Finding
 from querykey.laws.report import Report
-from querykey.laws.store import question
+from querykey.laws.running.command import _print as printed
+from querykey.laws.running.command import _write as write_page
+from querykey.laws.running.command import as_page, exit_code, expand
+from querykey.laws.running.store import question
 
 MODELS = textwrap.dedent(
     """

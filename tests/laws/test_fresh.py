@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from querykey.laws import Subject, check
-from querykey.laws.sweeps import long
+from querykey.laws.catalogue.sweeps import long
 
 WORDS, WIDTH = 47, 24
 

@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from querykey.laws import check
-from querykey.laws.agreement import fused
-from querykey.laws.bench import Setting
+from querykey.laws.catalogue.backends import fused
+from querykey.laws.catalogue.precision import precisions
 from querykey.laws.check import as_subject, prepare
-from querykey.laws.precision import precisions
+from querykey.laws.understanding.copies import Setting
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

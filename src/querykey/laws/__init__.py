@@ -7,13 +7,13 @@
 The laws are in table.py; each is a value with the change it makes and what that must not touch.
 """
 
+from querykey.laws.catalogue.table import LAWS
 from querykey.laws.check import assert_lawful, check
 from querykey.laws.law import Finding, Law
-from querykey.laws.lift import duplicate, lifted, randomised
-from querykey.laws.many import Limits, check_all
 from querykey.laws.report import Report
+from querykey.laws.running.workers import Limits, check_all
 from querykey.laws.subject import Subject
-from querykey.laws.table import LAWS
+from querykey.laws.understanding.float64 import duplicate, lifted, randomised
 
 __all__ = [
     "LAWS",

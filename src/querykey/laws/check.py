@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.laws.anatomy import UnfitError, UnsuitedError, dissect
-from querykey.laws.bench import Bench, Setting
-from querykey.laws.intent import also_causal, find_intent
+from querykey.laws.catalogue.table import LAWS
 from querykey.laws.judge import judge
 from querykey.laws.law import Finding, Law
-from querykey.laws.protocol import find_protocol
 from querykey.laws.report import Report, versions
-from querykey.laws.specimen import Specimen
+from querykey.laws.runner import Specimen
 from querykey.laws.subject import Subject
-from querykey.laws.table import LAWS
-from querykey.laws.traits import examine
 from querykey.laws.trial import Run, conduct
+from querykey.laws.understanding.arguments import examine
+from querykey.laws.understanding.cache_protocol import find_protocol
+from querykey.laws.understanding.copies import Bench, Setting
+from querykey.laws.understanding.intent import also_causal, find_intent
+from querykey.laws.understanding.signature import UnfitError, UnsuitedError, dissect
 from querykey.targets import TargetError, build
 from querykey.targets.inputs import quiet, uncompiled
 from querykey.targets.target import last_line, suggest
@@ -179,7 +179,7 @@ def _finite(specimen: Specimen) -> bool:
 
 def _steady(specimen: Specimen) -> bool:
     """Whether the same call is the same answer once dropout is kept from acting."""
-    from querykey.laws.basics import determinism
+    from querykey.laws.catalogue.purity import determinism
 
     try:
         for trial in determinism(specimen, Setting()):

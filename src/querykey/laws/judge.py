@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from querykey.laws.bench import Setting
-from querykey.laws.blame import Blame, blame, describe
-from querykey.laws.derivative import RefusalError
+from querykey.laws.blaming.blame import Blame, blame, describe
+from querykey.laws.blaming.limitations import by_design, limitation
+from querykey.laws.blaming.recorder import Call
+from querykey.laws.blaming.reproduction import reproduction
+from querykey.laws.catalogue.derivatives import RefusalError
 from querykey.laws.law import Finding, Law
-from querykey.laws.limitations import by_design, limitation
-from querykey.laws.recorder import Call
-from querykey.laws.reproduction import reproduction
-from querykey.laws.specimen import FLOORS, Specimen
+from querykey.laws.runner import FLOORS, Specimen
 from querykey.laws.trial import Outcome, Trial, conduct
+from querykey.laws.understanding.copies import Setting
 from querykey.targets.target import last_line
 
 RESEEDED = (11, 23)  # other weights and inputs, to tell a breach from a tie

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from querykey.laws.bench import Setting
-    from querykey.laws.specimen import Specimen
+    from querykey.laws.runner import Specimen
     from querykey.laws.trial import Outcome, Trial
+    from querykey.laws.understanding.copies import Setting
 
 VERDICTS = (
     "holds", "violated", "limitation", "advice", "tie", "vacuous", "not-applicable", "error",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from querykey.laws.bench import Inputs, Setting
-from querykey.laws.outputs import Slot
+from querykey.laws.understanding.copies import Inputs, Setting
+from querykey.laws.understanding.outputs import Slot
 
 if TYPE_CHECKING:
-    from querykey.laws.specimen import Specimen
+    from querykey.laws.runner import Specimen
 
 
 PLAIN = Setting()

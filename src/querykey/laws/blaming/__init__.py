@@ -1,0 +1,1 @@
+"""Which module breaks a law: recorded calls, their comparison, known limitations, reproductions."""

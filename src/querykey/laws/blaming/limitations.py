@@ -1,0 +1,164 @@
+"""What breaks a law by design: by its owner's word, or published so; each with its reason."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from querykey.laws.law import Finding
+    from querykey.laws.runner import Specimen
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """Where a law does not hold by design, and why. `*` stands for anything, as in file names."""
+
+    model: str  # a model_type of transformers, or a class name
+    law: str
+    reason: str
+    module: str = "*"  # what is blamed: its path, a space, its class and file
+    note: str = "*"  # what was tried
+
+
+FROM_THE_START = (
+    "positions are counted from the row's start and no argument takes them, so rows are padded on "
+    "the right"
+)
+CHOICE = "the indexer only chooses which keys are seen, and a choice has no derivative"
+TABLE: tuple[Limitation, ...] = (
+    Limitation(
+        "*",
+        "masked-row",
+        "torch.nn.MultiheadAttention gives NaN for a row that is all padding (pytorch 41508)",
+        module="*MultiheadAttention, torch/*",
+    ),
+    Limitation(
+        "*",
+        "causality.*",
+        "in training mode BatchNorm averages over all rows and positions",
+        module="*BatchNorm*, torch/*",
+    ),
+    *(
+        Limitation(name, "padding.left", FROM_THE_START, note="*without its left padding*")
+        for name in (
+            "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp",
+            "pegasus", "plbart", "prophetnet", "trocr", "whisper", "xglm", "musicgen*", "fsmt",
+        )
+    ),
+    Limitation("*", "gradient.reaches", CHOICE, module="*Indexer*"),
+    Limitation(
+        "*",
+        "gradient.reaches",
+        "the pooler runs under every head, and only classification reads it",
+        module="*pooler *transformers*",
+    ),
+    Limitation(
+        "big_bird",
+        "gradient.reaches",
+        "the pooler runs under every head, and only classification reads it",
+        module="bert.pooler *",
+    ),
+    Limitation(
+        "encoder-decoder",
+        "*",
+        "made of two default configurations, whose decoder is none until its owner says is_decoder",
+    ),
+    Limitation(
+        "t5gemma2",
+        "gradient.reaches",
+        "the embedding of an image's end is read where there are images",
+        module="*embed_tokens *",
+    ),
+    Limitation(
+        "phimoe",
+        "gradient.reaches",
+        "sparsemixer passes gradients to its router only where several experts are near",
+        module="*PhimoeTopKRouter*",
+    ),
+    Limitation(
+        "roc_bert",
+        "gradient.reaches",
+        "without shapes and pronunciations their embeddings read only the row of padding",
+        module="*_embed *",
+    ),
+    *(
+        Limitation(
+            name,
+            "padding.*",
+            "as published, a convolution or pooling over neighbours reads padding too",
+        )
+        for name in ("convbert", "nystromformer", "mobilebert", "funnel")
+    ),
+    Limitation(
+        "fnet", "dtype.agree", "torch has no Fourier transform in bfloat16", module="*Fourier*"
+    ),
+    Limitation(
+        "xlnet",
+        "*",
+        "a permutation model: which tokens are seen is said by perm_mask, and by default all are",
+    ),
+    Limitation("rwkv", "padding.*", "attention_mask is accepted and not used, as documented"),
+    Limitation(
+        "mamba",
+        "cache.step",
+        "with a cache the mask must be left out, as its own generate does",
+        note="*",
+    ),
+    Limitation(
+        "hunyuan_v1_moe",
+        "gradient.reaches",
+        "one expert per token, whose normalised weight is 1 whatever the router says",
+        module="*HunYuanMoEV1Gate*",
+    ),
+    Limitation(
+        "deepseek_v4",
+        "gradient.reaches",
+        "compression windows are longer than the sequences that are tried",
+        module="*Compressor*",
+    ),
+    Limitation(
+        "cpmant",
+        "causality.*",
+        "the whole prompt is context, which its tokens see in both directions",
+    ),
+    Limitation(
+        "cpmant",
+        "padding.*",
+        "attention_mask is there for pipelines and unused; token 0 is padding",
+    ),
+    Limitation(
+        "falcon_mamba",
+        "cache.step",
+        "with a cache the mask must be left out, as its own generate does",
+        note="*",
+    ),
+)  # fmt: skip
+
+
+def by_design(specimen: Specimen, law: str, path: str | None = None) -> str:
+    """Why a law does not bind: its owner says so, or of a module above `path` that module does."""
+    model = specimen.bench.model
+    said = [specimen.bench.subject.breaks]
+    if path is not None:
+        parts = [] if path == "(model)" else path.split(".")
+        above = [model.get_submodule(".".join(parts[:n])) for n in range(len(parts) + 1)]
+        said = [getattr(module, "breaks_laws", {}) for module in above]
+    found = [why for each in said for name, why in each.items() if fnmatch.fnmatchcase(law, name)]
+    return f"by design: {found[0]}" if found else ""
+
+
+def limitation(specimen: Specimen, law: str, finding: Finding) -> str:
+    """The reason, or nothing where a breach is a breach."""
+    model: Any = specimen.bench.model
+    names = [type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))]
+    for each in TABLE:
+        if (
+            any(fnmatch.fnmatchcase(name, each.model) for name in names)
+            and fnmatch.fnmatchcase(law, each.law)
+            and fnmatch.fnmatchcase(f"{finding.module} {finding.source}", each.module)
+            and fnmatch.fnmatchcase(finding.note, each.note)
+        ):
+            return each.reason
+    return ""

@@ -1,0 +1,243 @@
+"""`qk check`: targets in, a live table while they run, what was found, an exit code."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from querykey.laws.check import choose
+from querykey.laws.law import Finding
+from querykey.laws.report import Report, explained
+from querykey.laws.running.store import StoreError, endless, unwritable
+from querykey.laws.running.workers import stream
+from querykey.show import until_the_reader_leaves
+
+FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
+
+
+class BadCallError(ValueError):
+    """One sentence: what is wrong with the call."""
+
+
+def run_command(
+    targets: Sequence[str],
+    laws: list[str] | None,
+    as_json: bool,
+    html: Path | None,
+    baseline: Path | None,
+    store: Path | None,
+) -> int:
+    """Check, print, write, and return the exit code."""
+    known = read_baseline(baseline)
+    try:
+        choose(laws)
+    except ValueError as error:
+        raise BadCallError(str(error)) from error
+    reason = "" if html is None else unwritable(html)
+    if reason:
+        raise BadCallError(f"no page can be written to `{html}`: {reason}")
+    names = expand(targets)
+    try:
+        reports = _checked(names, laws, store, quiet=as_json)
+    except StoreError as error:
+        raise BadCallError(str(error)) from error
+    if html is not None:
+        _write(html, as_page(reports))
+    code = exit_code(reports, known)
+    with until_the_reader_leaves():
+        if as_json:
+            print(json.dumps([report.as_json() for report in reports], indent=1))
+        else:
+            _print(reports, known)
+    return code
+
+
+def _checked(
+    names: list[str], laws: list[str] | None, store: Path | None, quiet: bool
+) -> list[Report]:
+    """A report per name, with the live table meanwhile."""
+    made = {}
+    with _Live(names, quiet) as show:
+        for report in stream(names, laws, store=store, tell=show.tell):
+            made[report.target] = report
+            show.done(report)
+    return [made[name] for name in dict.fromkeys(names)]
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        # A file's name need not be text.
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise BadCallError(f"`{file}` cannot be written: {error.strerror}") from error
+
+
+def exit_code(reports: Iterable[Report], known: set[tuple[str, str]]) -> int:
+    """Broken before failed, failed before fine; nothing built is a bad call."""
+    reports = list(reports)
+    if not any(report.built for report in reports):
+        for report in reports:
+            print(f"qk: {report.note}", file=sys.stderr)
+        return NOTHING
+    if any((r.target, f.law) not in known for r in reports for f in r.violations):
+        return BROKEN
+    return FAILED if any(report.failed for report in reports) else FINE
+
+
+def expand(targets: Sequence[str]) -> list[str]:
+    """Patterns such as `hf:*` become every architecture and head that they match."""
+    names: list[str] = []
+    for target in targets:
+        if not target.startswith("hf:") or not set(target) & set("*?["):
+            names.append(target)
+            continue
+        from querykey.targets.huggingface import pairs
+
+        every = [f"hf:{model_type}:{head}" for model_type, head in pairs()]
+        wide = target if target.count(":") > 1 else f"{target}:*"
+        found = [name for name in every if fnmatch.fnmatchcase(name, wide)]
+        if not found:
+            raise BadCallError(f"no Hugging Face architecture with a text head matches `{target}`")
+        names += found
+    return names
+
+
+def read_baseline(file: Path | None) -> set[tuple[str, str]]:
+    """The (target, law) pairs that are known to be broken."""
+    if file is None:
+        return set()
+    try:
+        if endless(file):
+            raise TypeError("it is no regular file")
+        reports = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(reports, list):
+            raise TypeError("it holds no list")
+        return {
+            (report["target"], finding["law"])
+            for report in reports
+            for finding in report["laws"]
+            if finding["verdict"] == "violated"
+        }
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadCallError(
+            f"`{file}` is no baseline (it is what `qk check --json` printed): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def as_page(reports: list[Report]) -> str:
+    """One self-contained HTML page."""
+    from querykey.show.page import code, grid, heading, page, text
+
+    broken = [report for report in reports if report.violations]
+    sections = [
+        text(f"{len(reports)} targets, {len(broken)} of them break a law."),
+        grid(
+            ("target", "kind", "broken", "seconds"),
+            [(r.target, r.kind, _broken(r), round(r.seconds, 2)) for r in reports],
+        ),
+    ]
+    for report in reports:
+        sections.append(heading(f"{report.target} ({report.kind})"))
+        if report.note:
+            sections.append(text(report.note))
+        if report.about:
+            sections.append(grid(("found out", ""), list(report.about.items())))
+        rows = [
+            (f.law, f.verdict, "" if f.deviation is None else f"{f.deviation:.1e}",
+             f.module or "", f.source or "", f.note)
+            for f in report.laws
+        ]  # fmt: skip
+        sections.append(grid(("law", "verdict", "deviation", "module", "source", "note"), rows))
+        sections += [code(explained(finding)) for finding in report.violations]
+    return page("The laws of attention models", *sections)
+
+
+def _broken(report: Report) -> str:
+    if not report.built:
+        return "not built"
+    names = [finding.law for finding in report.violations]
+    failed = sorted({f.verdict for f in report.laws if f.verdict in ("error", "timeout")})
+    return ", ".join([*names, *failed]) or "none"
+
+
+def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
+    from querykey.show import stdout
+
+    console = stdout()
+    if len(reports) == 1 and not reports[0].built:
+        return  # the exit says why, and there is no more to say
+    if len(reports) == 1:
+        for part in reports[0].parts({law for target, law in known if target == reports[0].target}):
+            console.print(part, soft_wrap=True)
+        return
+    console.print(_overview(reports))
+    for report in reports:
+        for finding in report.violations:
+            text = explained(finding, (report.target, finding.law) in known)
+            console.print(report.target, style="bold", markup=False)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _overview(reports: list[Report]) -> Any:
+    from querykey.show import table
+
+    rows = [(r.target, r.kind, _broken(r), f"{r.seconds:.1f}", _why(r)) for r in reports]
+    return table(("target", "kind", "broken", "seconds", "note"), rows)
+
+
+def _why(report: Report) -> str:
+    """Why it could not be built, or run, wholly or in part."""
+    failed = [f"{f.law}: {f.note}" for f in report.laws if f.verdict in ("error", "timeout")]
+    return report.note or report.untried or "; ".join(failed)
+
+
+class _Live:
+    """A table on the terminal's error stream that grows while targets run, and then goes away."""
+
+    def __init__(self, names: list[str], quiet: bool):
+        self.names, self.findings = names, {}
+        self.reports: list[Report] = []
+        self.live: Any = nullcontext()
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True)
+            self.live = Live(console=console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> _Live:
+        self.live.__enter__()
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        self.live.__exit__(*reason)
+
+    def tell(self, target: str, finding: Finding) -> None:
+        """A law was tried."""
+        self.findings.setdefault(target, []).append(finding)
+        self._draw()
+
+    def done(self, report: Report) -> None:
+        """A target is finished."""
+        self.findings.pop(report.target, None)
+        self.reports.append(report)
+        self._draw()
+
+    def _draw(self) -> None:
+        if isinstance(self.live, nullcontext):
+            return
+        from querykey.show import table
+
+        rows = [(r.target, _broken(r), f"{r.seconds:.1f} s") for r in self.reports[-12:]]
+        rows += [
+            (target, f"{found[-1].law}: {found[-1].verdict}", f"{len(found)} laws tried")
+            for target, found in self.findings.items()
+        ]
+        title = f"{len(self.reports)} of {len(self.names)}"
+        self.live.update(table(("target", "broken", ""), rows, title))

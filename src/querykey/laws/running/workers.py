@@ -1,0 +1,227 @@
+"""Several targets, each in a process of its own that may hang, crash or grow at its own cost.
+
+Workers are forked from a parent that has loaded the libraries and computed nothing, so a target
+costs its own time alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from querykey.laws.check import as_subject, choose, run_check
+from querykey.laws.law import Finding
+from querykey.laws.report import Report, versions
+from querykey.laws.running.store import Store, question
+from querykey.targets import TargetError
+from querykey.targets.target import last_line
+
+WEIGHTS = "both"
+SECONDS, MEBIBYTES = 120.0, 6144
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one target may cost."""
+
+    seconds: float = SECONDS
+    mebibytes: int = MEBIBYTES
+
+
+@dataclass
+class _Worker:
+    """A target under way."""
+
+    target: str
+    process: Any
+    pipe: Connection
+    laws: list[str]
+    built: bool = False
+    began: float = field(default_factory=time.monotonic)
+    findings: list[Finding] = field(default_factory=list)
+
+    def memory(self) -> int:
+        """Resident mebibytes, 0 where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return pages * resource.getpagesize() >> 20
+
+
+def check_all(
+    targets: Iterable[str],
+    laws: Iterable[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    limits: Limits | None = None,
+    store: str | Path | None = None,
+) -> list[Report]:
+    """Check every target, each in a worker with limits; `store` makes an ended run go on later.
+
+    A report in the store counts while the target's code, the laws, the seed and the versions of
+    what is installed are those it was made with.
+    """
+    names = list(targets)
+    made = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
+    return [made[name] for name in names]
+
+
+def stream(
+    targets: Iterable[str],
+    laws: Iterable[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    limits: Limits | None = None,
+    store: str | Path | None = None,
+    tell: Callable[[str, Finding], None] = lambda target, finding: None,
+) -> Iterator[Report]:
+    """Reports as they are finished."""
+    waiting = list(dict.fromkeys(targets))
+    chosen = [law.name for law in choose(laws)]
+    kept = None if store is None else Store(store)
+    asked = {name: question(name, chosen, seed, WEIGHTS) for name in waiting if kept}
+    for name in list(asked):
+        if kept and (report := kept.find(asked[name])):
+            waiting.remove(name)
+            yield report
+    _load(waiting)
+    context = multiprocessing.get_context("fork")
+    count = workers or min(os.cpu_count() or 1, 8)
+    active: list[_Worker] = []
+    try:
+        while waiting or active:
+            while waiting and len(active) < count:
+                active.append(_start(context, waiting.pop(0), chosen, seed))
+            for report in _progress(active, limits or Limits(), seed, tell):
+                if kept:
+                    kept.keep(asked[report.target], report)
+                yield report
+    finally:
+        for worker in active:
+            _end(worker)
+
+
+def _load(targets: list[str]) -> None:
+    """Import once what every worker needs; threads stay away until the fork."""
+    import torch
+
+    torch.set_num_threads(1)
+    if any(name.startswith("hf:") or os.path.isdir(name) for name in targets):
+        from querykey.targets import huggingface
+
+        huggingface.preload()
+
+
+def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(target, process, ours, laws)
+
+
+def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
+    """In the worker: say that it is built, send each finding, then the report, or why not."""
+    import sys
+
+    # A model that prints must not write into the table.
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            pipe.send(("report", _report(pipe, target, laws, seed).as_json()))
+        except TargetError as error:
+            pipe.send(("ended", str(error)))
+        except BaseException as error:  # SystemExit too: it may end its worker, and no more
+            pipe.send(("ended", f"`{target}`: {last_line(error)}"[:400]))
+        pipe.close()
+    os._exit(0)
+
+
+def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report:
+    """Build, then run; whoever listens knows how far it came."""
+    began = time.monotonic()
+    subject = as_subject(target, None, None)
+    pipe.send(("built", None))
+    report = run_check(
+        subject, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
+    )
+    return replace(report, seconds=time.monotonic() - began)
+
+
+def _progress(
+    active: list[_Worker], limits: Limits, seed: int, tell: Callable[[str, Finding], None]
+) -> Iterator[Report]:
+    """Wait a little, and hand out what has ended, well or not."""
+    ready = wait([worker.pipe for worker in active], timeout=0.05)
+    for worker in list(active):
+        report = _received(worker, seed, tell) if worker.pipe in ready else None
+        if report is None:
+            report = _overdrawn(worker, limits, seed)
+        if report is not None:
+            _end(worker)
+            active.remove(worker)
+            yield report
+
+
+def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) -> Report | None:
+    try:
+        kind, content = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join(1)
+        code = worker.process.exitcode
+        return _unfinished(worker, seed, "error", f"its process ended by itself (exit code {code})")
+    if kind == "report":
+        return Report.from_json(content)
+    if kind == "ended":
+        if not worker.built:
+            return _unbuilt(worker, seed, content)
+        return _unfinished(worker, seed, "error", content)
+    if kind == "built":
+        worker.built = True
+    if kind == "law":
+        finding = Finding(**content)
+        worker.findings.append(finding)
+        tell(worker.target, finding)
+    return None
+
+
+def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
+    if time.monotonic() - worker.began > limits.seconds:
+        return _unfinished(worker, seed, "timeout", f"stopped after {limits.seconds:g} s")
+    used = worker.memory()
+    if used > limits.mebibytes:
+        return _unfinished(worker, seed, "error", f"stopped when it held {used} MiB of memory")
+    return None
+
+
+def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
+    """The findings so far, and the verdict on the rest."""
+    tried = {finding.law for finding in worker.findings}
+    rest = [Finding(name, verdict, note=note) for name in worker.laws if name not in tried]
+    spent = time.monotonic() - worker.began
+    return Report(
+        worker.target, "unknown", [*worker.findings, *rest], True, spent, seed,
+        versions=versions(), note=note,
+    )  # fmt: skip
+
+
+def _unbuilt(worker: _Worker, seed: int, note: str) -> Report:
+    spent = time.monotonic() - worker.began
+    return Report(worker.target, "unknown", [], False, spent, seed, versions=versions(), note=note)
+
+
+def _end(worker: _Worker) -> None:
+    if worker.process.is_alive():
+        worker.process.kill()
+    worker.process.join()
+    worker.pipe.close()

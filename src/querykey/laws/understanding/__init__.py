@@ -1,0 +1,1 @@
+"""What a model is, found by trying it: inputs, masks, positions, cache, causal or not."""
