@@ -13,7 +13,11 @@ it lies, and not watched: do not reuse its memory before backward.
 """
 
 from querykey.ag import nn, optim
-from querykey.ag.composites import (
+from querykey.ag.draw import Drawing, draw
+from querykey.ag.einsum import einsum
+from querykey.ag.extras.einops import when_einops_is_imported
+from querykey.ag.extras.pages import keep_pages
+from querykey.ag.functions import (
     expand_dims,
     moveaxis,
     split,
@@ -23,11 +27,8 @@ from querykey.ag.composites import (
     take,
     take_along_axis,
 )
-from querykey.ag.draw import Drawing, draw
-from querykey.ag.einstein import einsum
 from querykey.ag.gradcheck import gradcheck
 from querykey.ag.operators import give_operators, record
-from querykey.ag.pages import keep_pages
 from querykey.ag.primitives import (
     abs,
     add,
@@ -69,9 +70,8 @@ from querykey.ag.primitives import (
     var,
     where,
 )
-from querykey.ag.softmaxes import divide, log_softmax, logsumexp, softmax
+from querykey.ag.reductions import divide, log_softmax, logsumexp, softmax
 from querykey.ag.tensor import Tensor
-from querykey.ag.with_einops import when_einops_is_imported
 
 __all__ = [
     "Drawing",

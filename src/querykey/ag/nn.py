@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from querykey.ag import primitives as ag
-from querykey.ag.composites import moveaxis, take_along_axis
+from querykey.ag.functions import moveaxis, take_along_axis
 from querykey.ag.modules import Module, named_parameters, parameters
-from querykey.ag.softmaxes import floats, log_softmax, softmax
+from querykey.ag.reductions import floats, log_softmax, softmax
 from querykey.ag.special import added, ones, relu_of, zeros
 from querykey.ag.tensor import Tensor, raw, record
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import composites, primitives, tensor
-from querykey.ag.blocks import Block
-from querykey.ag.complaints import misfit, pulled
-from querykey.ag.softmaxes import divide
+from querykey.ag import functions, primitives, tensor
+from querykey.ag.errors import misfit, pulled
+from querykey.ag.extras.slices import Block
+from querykey.ag.reductions import divide
 from querykey.ag.tensor import Edge, Tensor, raw
 
 ARITHMETIC = {
@@ -117,10 +117,10 @@ def give_operators() -> None:
         "__getitem__": primitives.getitem,
         "reshape": reshape,
         "transpose": transpose,
-        "squeeze": composites.squeeze,
-        "swapaxes": composites.swapaxes,
+        "squeeze": functions.squeeze,
+        "swapaxes": functions.swapaxes,
         "T": property(primitives.transpose),
-        "mT": property(lambda self: composites.swapaxes(self, -1, -2)),
+        "mT": property(lambda self: functions.swapaxes(self, -1, -2)),
     }
     for name, f in rest.items():
         setattr(Tensor, name, f)

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from querykey.ag.blocks import Block, block_of, folded, times, times_right
-from querykey.ag.complaints import misfit
+from querykey.ag.errors import misfit
+from querykey.ag.extras.slices import Block, block_of, folded, times, times_right
 from querykey.ag.special import added, bell, erf_of, normal_below, relu_of, sigmoid_of, zeros
 from querykey.ag.tensor import Tensor, plain_index, raw, record, shrink
 
@@ -28,7 +28,7 @@ Function = Callable[..., Any]
 
 
 def primitive(function: Callable[P, R]) -> Callable[P, R]:
-    """Make NumPy's complaints name the operation, and every Tensor by label and shape."""
+    """Make NumPy's errors name the operation, and every Tensor by label and shape."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

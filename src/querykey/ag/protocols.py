@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from querykey.ag.lending import lend
+from querykey.ag.extras.aliasing import lend
 
 
 class ArrayLike:
@@ -95,7 +95,7 @@ class ArrayLike:
         self.stamp = min(self.stamp, tick())  # another process may be ahead
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        from querykey.ag import array_api
+        from querykey.ag.extras import array_api
 
         return array_api
 
@@ -145,7 +145,7 @@ BY_NAME = dict.fromkeys(("sum", "mean", "var", "max", "min", "argmax"), 2) | {"n
 def of_the_same_name(function: Any) -> Any:
     """Return the function of ours that NumPy's is called like."""
     import querykey.ag as ag
-    from querykey.ag import array_api
+    from querykey.ag.extras import array_api
 
     ours = getattr(ag, function.__name__, None) or getattr(array_api, function.__name__, None)
     if ours is None:

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from querykey.ag import complaints
-from querykey.ag.blocks import SMALL, Block
-from querykey.ag.lending import LENT, end_all_loans, lend, look
+from querykey.ag import errors
+from querykey.ag.extras.aliasing import LENT, end_all_loans, lend, look
+from querykey.ag.extras.slices import SMALL, Block
 from querykey.ag.protocols import ArrayLike, plain_index, raw
 from querykey.ag.special import MOST, ones
 
@@ -61,7 +61,7 @@ class Tensor(ArrayLike):
         if not real and self._data.dtype.kind not in "biu":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
         if requires_grad and not real:
-            raise complaints.no_floats(label, self._data.dtype)
+            raise errors.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
         self.op, self.edges, self.saved, self.stamp = "", (), (), tick()
         self.label, self.grad, self._of = label, None, None
@@ -74,13 +74,13 @@ class Tensor(ArrayLike):
     @data.setter
     def data(self, value: Any) -> None:
         if self.requires_grad and self.edges and self.edges is not SPENT:
-            raise complaints.computed(self)
+            raise errors.computed(self)
         value = raw(value)
         if value is not self._data:  # as it is after `w.data -= step`
             value = np.array(value, dtype=self._data.dtype)
         if value.shape != self._data.shape:
             raise ValueError(
-                f"{complaints.name(self)} has shape {self.shape}, its new data {value.shape}"
+                f"{errors.name(self)} has shape {self.shape}, its new data {value.shape}"
             )
         self._data = value
         self.touch()
@@ -136,7 +136,7 @@ class Tensor(ArrayLike):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
-            raise complaints.assignment(self)
+            raise errors.assignment(self)
         if self._data.base is not None:  # a view, through which another Tensor would change
             self._data = self._data.copy()
         self._data[plain_index(index)] = raw(value)
@@ -158,7 +158,7 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
             if source.stamp and source.requires_grad:
                 wanted = True
     except AttributeError:  # not every input is a Tensor: no stamp
-        edges = tuple([e for e in edges if isinstance(e[0], Tensor) or complaints.lost(op, e[0])])
+        edges = tuple([e for e in edges if isinstance(e[0], Tensor) or errors.lost(op, e[0])])
         wanted = any(source.requires_grad for source, _ in edges)
     if LENT:
         look([edge[0] for edge in edges])
@@ -181,15 +181,15 @@ def remembered(value: np.ndarray, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
     """Return the gradient a walk starts with, or say why there is none to start with."""
     if not end.requires_grad:
-        raise complaints.nowhere_to_go(end)
+        raise errors.nowhere_to_go(end)
     if gradient is None:
         if end.size != 1:
-            raise complaints.many_numbers(end)
+            raise errors.many_numbers(end)
         return ones(end.shape, end.dtype).copy()
     gradient = np.array(raw(gradient), dtype=end.dtype)
     if gradient.shape != end.shape:
         raise ValueError(
-            f"{complaints.name(end)} has shape {end.shape}, the gradient given {gradient.shape}"
+            f"{errors.name(end)} has shape {end.shape}, the gradient given {gradient.shape}"
         )
     return gradient
 
@@ -205,10 +205,10 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         node = stack.pop()
         edges, stamp = node.edges, node.stamp
         if type(edges) is str:
-            raise (complaints.already_walked if edges == SPENT else complaints.computed)(node)
+            raise (errors.already_walked if edges == SPENT else errors.computed)(node)
         for source, _ in edges:
             if source.stamp > stamp:
-                raise complaints.changed(source, node)
+                raise errors.changed(source, node)
             if not source.edges:
                 leaves.add(source)
             elif not source.requires_grad:
@@ -226,7 +226,7 @@ def check_views(constant: Tensor) -> None:
         for source, _ in (reader := stack.pop()).edges:
             if np.may_share_memory(reader._data, source._data):
                 if source.stamp > reader.stamp:
-                    raise complaints.changed(source, reader)
+                    raise errors.changed(source, reader)
                 stack.append(source)
 
 
@@ -236,7 +236,7 @@ def keep(node: Tensor, g: Any, shared: bool) -> None:
     if node.grad is not None:
         g, shared = node.grad + g, False
     if shared or g.base is not None or type(g) is not np.ndarray or g.dtype is not node._data.dtype:
-        g = np.array(g, dtype=complaints.floats(node))
+        g = np.array(g, dtype=errors.floats(node))
     node.grad = g
 
 

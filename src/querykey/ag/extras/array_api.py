@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import composites, softmaxes
+from querykey.ag import functions, reductions
 from querykey.ag import primitives as ag
-from querykey.ag.composites import moveaxis, take_along_axis
+from querykey.ag.functions import moveaxis, take_along_axis
 from querykey.ag.operators import flat
 from querykey.ag.primitives import Axis, broadcast_to, multiply, sqrt, unary
 from querykey.ag.tensor import Tensor, raw, record
@@ -27,12 +27,12 @@ float32, float64 = np.dtype("float32"), np.dtype("float64")
 e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
 
 abs, add, clip, cos, exp = ag.abs, ag.add, ag.clip, ag.cos, ag.exp
-divide, logsumexp, log = softmaxes.divide, softmaxes.logsumexp, ag.log
-expand_dims, squeeze, stack = composites.expand_dims, composites.squeeze, composites.stack
+divide, logsumexp, log = reductions.divide, reductions.logsumexp, ag.log
+expand_dims, squeeze, stack = functions.expand_dims, functions.squeeze, functions.stack
 matmul, max, maximum, mean = ag.matmul, ag.max, ag.maximum, ag.mean
 min, minimum, negative, sin = ag.min, ag.minimum, ag.negative, ag.sin
 square, subtract = ag.square, ag.subtract
-take, tanh, where = composites.take, ag.tanh, ag.where
+take, tanh, where = functions.take, ag.tanh, ag.where
 absolute = ag.abs  # the name under which np.abs calls us
 concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod
 log1p = unary("log1p", np.log1p, lambda g, x, y: g / (1 + x))
@@ -226,13 +226,13 @@ def roll(x: Any, /, shift: Any, *, axis: Axis = None) -> Tensor:
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     """Return every element, or slice along an axis, several times in a row."""
     size = np.shape(raw(x))[axis] if axis is not None else np.size(raw(x))
-    return composites.take(x, np.repeat(np.arange(size), raw(repeats)), axis)
+    return functions.take(x, np.repeat(np.arange(size), raw(repeats)), axis)
 
 
 def tile(x: Any, repetitions: tuple[int, ...], /) -> Tensor:
     """Return x beside itself, so many times along each axis."""
     places = np.tile(np.arange(np.size(raw(x))).reshape(np.shape(raw(x))), repetitions)
-    return composites.take(x, places)
+    return functions.take(x, places)
 
 
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:

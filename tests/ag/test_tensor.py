@@ -13,7 +13,7 @@ import pytest
 
 import querykey.ag as ag
 from querykey.ag import nn, special, tensor
-from querykey.ag.lending import LENT
+from querykey.ag.extras.aliasing import LENT
 from querykey.ag.special import MOST
 from querykey.ag.tensor import Tensor
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import querykey.ag as ag
-from querykey.ag import blocks
+from querykey.ag.extras import slices as blocks
 
 INDICES = [
     *(

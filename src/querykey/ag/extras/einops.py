@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import array_api, composites, einstein, primitives
+from querykey.ag import functions, primitives
+from querykey.ag.einsum import einsum
+from querykey.ag.extras import array_api
 from querykey.ag.tensor import Tensor, record
 
 BACKENDS = "einops._backends"
@@ -82,10 +84,10 @@ def register(backends: Any) -> None:
             return getattr(array_api, operation)(x, axis=tuple(axes))
 
         def stack_on_zeroth_dimension(self, tensors: list) -> Tensor:
-            return composites.stack(tensors)
+            return functions.stack(tensors)
 
         def add_axis(self, x: Tensor, new_position: int) -> Tensor:
-            return composites.expand_dims(x, new_position)
+            return functions.expand_dims(x, new_position)
 
         def tile(self, x: Tensor, repeats: tuple[int, ...]) -> Tensor:
             shape = tuple(n * r for n, r in zip(x.shape, repeats, strict=True))
@@ -98,6 +100,6 @@ def register(backends: Any) -> None:
             return x.dtype.kind == "f"
 
         def einsum(self, pattern: str, *x: Tensor) -> Tensor:
-            return einstein.einsum(pattern, *x)
+            return einsum(pattern, *x)
 
     REGISTERED.append(AgBackend)

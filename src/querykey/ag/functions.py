@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from querykey.ag.complaints import misfit
+from querykey.ag.errors import misfit
 from querykey.ag.primitives import (
     Axis,
     concatenate,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag.blocks import Block
-from querykey.ag.lending import LENT, look
+from querykey.ag.extras.aliasing import LENT, look
+from querykey.ag.extras.slices import Block
 from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
 from querykey.ag.special import added
 from querykey.ag.tensor import Tensor, raw, record
