@@ -17,7 +17,9 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
-from querykey.backends.triton import gradients, outputs, plans, states
+from querykey.backends.triton import plans
+from querykey.backends.triton.kernels import gradients, outputs
+from querykey.backends.triton.kernels import sums as states
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
 FLAGS, COUNTS = MockTensor(torch.uint8), MockTensor(torch.int32)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from querykey.attention.features import Polynomial, Quadratic, Taylor
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.triton import plans, quadratic
+from querykey.backends.triton import linear, plans
 
 QUADRATIC = (Quadratic(), lambda d: (d + 1) ** 2)
 TAYLOR = (Taylor(2), lambda d: 1 + d + d * d / 2)
@@ -118,7 +118,7 @@ def run(kernel, similarity, inputs, grad, causal, real, ids=None):
             x.masked_fill_(~real[:, None, :, None], math.nan)
 
     def attend(*x):
-        return quadratic.attend(*x, kernel, causal=causal, real=real, ids=ids)
+        return linear.attend(*x, kernel, causal=causal, real=real, ids=ids)
 
     return errors(results(attend, inputs, grad), wanted)
 
@@ -141,7 +141,7 @@ def run_wrapped(wrap):
     kernel, _, inputs, grad, causal, _ = draw(CASES["whole chunks, wider keys"])
 
     def attend(*x):
-        return quadratic.attend(*x, kernel, causal=causal)
+        return linear.attend(*x, kernel, causal=causal)
 
     return errors(results(wrap(attend), inputs, grad), results(attend, inputs, grad))
 
@@ -155,7 +155,7 @@ class Layer(torch.nn.Module):
         self.kernel, self.mix = kernel, torch.nn.Linear(16, 16)
 
     def forward(self, q, k, v):
-        return quadratic.attend(self.mix(q), self.mix(k), v, self.kernel, causal=True)
+        return linear.attend(self.mix(q), self.mix(k), v, self.kernel, causal=True)
 
 
 def run_distributed():
@@ -178,7 +178,7 @@ def run_second(ids):
     """1 where a second derivative came back, as it must not: the kernels have none."""
     kernel, _, inputs, _, causal, _ = draw(CASES["one chunk"])
     leaves = [x.requires_grad_() for x in inputs]
-    out = quadratic.attend(*leaves, kernel, causal=causal, ids=ids)
+    out = linear.attend(*leaves, kernel, causal=causal, ids=ids)
     (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
     try:
         torch.autograd.grad(first.square().sum(), leaves[0])

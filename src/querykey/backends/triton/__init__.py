@@ -12,7 +12,7 @@ from querykey.attention.features import PowerSeries
 from querykey.attention.masks import Documents, real_keys
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.backends.request import Request
-from querykey.backends.triton import quadratic
+from querykey.backends.triton import linear
 from querykey.backends.triton.plans import SIZES, SUMMED
 from querykey.backends.triton.recurrence import KINDS, recur
 
@@ -92,7 +92,7 @@ def _machine(q: torch.Tensor) -> str | None:
 
 
 def _precision(q: torch.Tensor) -> str | None:
-    dtype = quadratic.compute_dtype(q)
+    dtype = linear.compute_dtype(q)
     return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"
 
 
@@ -122,7 +122,7 @@ def run(request: Request) -> torch.Tensor:
     assert isinstance(request.mechanism, Kernel)
     real = real_keys(request.mask, request.q)
     ids = next((moved(part.ids, request.q) for part in _documents(request)), None)
-    return quadratic.attend(
+    return linear.attend(
         request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real,
         ids=ids,
     )  # fmt: skip

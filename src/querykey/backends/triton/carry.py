@@ -8,7 +8,7 @@ from torch import Tensor
 
 from querykey.backends.triton import passes
 from querykey.backends.triton.layout import layout
-from querykey.backends.triton.quadratic import filled
+from querykey.backends.triton.linear import filled
 
 
 def extend(

@@ -46,7 +46,7 @@ def _forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `ops.triton_forward`, for tokens that see those of their document alone."""
-    from querykey.backends.triton import intervals
+    from querykey.backends.triton.kernels import documents as intervals
 
     with torch.cuda.device_of(q):
         return intervals.forward(q, k, v, order, table, numbers, keep)
@@ -70,7 +70,7 @@ def _backward(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v."""
-    from querykey.backends.triton import intervals
+    from querykey.backends.triton.kernels import documents as intervals
 
     with torch.cuda.device_of(q):
         g = g.contiguous()

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.backends.triton import gradients, plans, states
+from querykey.backends.triton import plans
+from querykey.backends.triton.kernels import gradients
+from querykey.backends.triton.kernels import sums as states
+from querykey.backends.triton.kernels.outputs import outputs
 from querykey.backends.triton.launches import start
 from querykey.backends.triton.ops import empty_outputs
-from querykey.backends.triton.outputs import outputs
 
 
 class Job:

@@ -13,7 +13,7 @@ from querykey.attention.features import PowerSeries
 from querykey.attention.mechanisms import Kernel
 from querykey.backends.operators import operator
 from querykey.backends.triton import flops
-from querykey.backends.triton.quadratic import compute_dtype
+from querykey.backends.triton.linear import compute_dtype
 
 KINDS = (torch.bfloat16, torch.float16, torch.float32)  # of the tokens, when there is one to a row
 
@@ -62,7 +62,7 @@ def _decode(
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output (lanes, group, M) of one token, and the sums after it."""
-    from querykey.backends.triton import decode
+    from querykey.backends.triton.kernels import decode
 
     with torch.cuda.device_of(q):
         q, k, v, outer, total = (x.contiguous() for x in (q, k, v, outer, total))

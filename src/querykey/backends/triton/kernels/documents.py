@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from querykey.backends.triton.kernels.pairs import from_keys, from_queries, read, settle, tokens
 from querykey.backends.triton.launches import start
-from querykey.backends.triton.near import from_keys, from_queries, read, settle, tokens
 from querykey.backends.triton.ops import empty_outputs
 from querykey.backends.triton.passes import Job
 

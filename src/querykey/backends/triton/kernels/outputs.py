@@ -16,8 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import read, settle, tokens, turn
-from querykey.backends.triton.states import contracted, mirrored
+from querykey.backends.triton.kernels.pairs import read, settle, tokens, turn
+from querykey.backends.triton.kernels.sums import contracted, mirrored
 
 
 @triton.jit

@@ -20,8 +20,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.near import from_keys, from_queries, tokens, turn
-from querykey.backends.triton.states import mirrored, tiles
+from querykey.backends.triton.kernels.pairs import from_keys, from_queries, tokens, turn
+from querykey.backends.triton.kernels.sums import mirrored, tiles
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""The GPU kernels, in Triton's language; the files beside this folder start them."""
