@@ -64,8 +64,8 @@ def page(rows: list[dict], total: dict) -> str:
         "# The zoo: Hugging Face architectures as targets",
         "",
         f"`python benchmarks/zoo.py --write docs/dev/zoo.md` built {total['built']} of "
-        f"{total['of']} (architecture, head) pairs of transformers {total['transformers']} with torch "
-        f"{total['torch']}, each shrunk, with random weights, run once, without a download; "
+        f"{total['of']} (architecture, head) pairs of transformers {total['transformers']} with "
+        f"torch {total['torch']}, each shrunk, with random weights, run once, without a download; "
         f"median {total['median_seconds']:.3f} s, slowest {total['slowest_seconds']} s.",
         "",
         "## Not built, and why",

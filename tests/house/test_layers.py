@@ -1,0 +1,173 @@
+"""Imports between rooms point one way, and go through a room's front door."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from tests.house import unmended
+from tests.house.source import (
+    SOURCE,
+    cycles,
+    import_graph,
+    our_imports,
+    parse,
+    room_of,
+    target,
+    trees,
+)
+
+import querykey
+
+ORDER = [
+    {"errors", "words", "shapes", "show"},
+    {"ag"},
+    {"attention"},
+    {"backends"},
+    {"nn"},
+    {"models"},
+    {"targets"},
+    {"costs", "laws"},
+    {"train"},
+    {"lab"},
+    {"cli"},
+]
+FIRST = ORDER[0]  # these may import each other; the test of cycles keeps them apart
+NEVER = {"costs": {"models"}, "laws": {"models"}}  # they work on any torch module
+
+# Inner files that another room imports past the front door, and why.
+PAST_THE_DOOR: dict[tuple[str, str], str] = {}
+
+
+def may_import(room: str) -> set[str]:
+    """The rooms to the left of a room, itself included."""
+    place = next(place for place, rooms in enumerate(ORDER) if room in rooms)
+    left = set().union(*ORDER[:place], FIRST if room in FIRST else {room})
+    return left - NEVER.get(room, set())
+
+
+def wrong_way(source: Path) -> list[str]:
+    """Every import of a room that does not stand to the left of the importing one."""
+    return [
+        str(found)
+        for found in our_imports(source)
+        if found.file != Path("__init__.py")
+        if len(found.parts) < 2 or found.parts[1] not in may_import(room_of(found.file))
+    ]
+
+
+def past_the_door(source: Path) -> dict[tuple[str, str], str]:
+    """Every (file, module) where a file imports an inner file of another room."""
+    doors = {file: {file / "__init__.py", file.with_suffix(".py")} for file in map(Path, ROOMS)}
+    past = {}
+    for found in our_imports(source):
+        asked = target(source, found)
+        if asked is None or found.file == Path("__init__.py"):
+            continue
+        if room_of(found.file) != room_of(asked) and asked not in doors[Path(room_of(asked))]:
+            module = ".".join(["querykey", *asked.with_suffix("").parts])
+            past[str(found.file), module.removesuffix(".__init__")] = str(found)
+    return past
+
+
+ROOMS = sorted(set().union(*ORDER))
+
+
+def plant(source: Path, files: dict[str, str]) -> None:
+    """Write files below a folder that stands for src/querykey."""
+    for name, code in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(code)
+
+
+def test_imports_point_one_way():
+    assert wrong_way(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("shapes.py", "import querykey.targets"),
+        ("attention/masks.py", "def f():\n    from querykey.backends import attend"),
+        ("attention/masks.py", "if TYPE_CHECKING:\n    from ..backends import attend"),
+        ("laws/table.py", "from querykey import models"),
+        ("costs/flops.py", "from querykey.models.decoder import Decoder"),
+        ("laws/table.py", "from querykey.costs import cost"),
+        ("models/text.py", "from querykey.targets import build"),
+        ("nn/block.py", "LATE = {'build': 'querykey.models.build'}"),
+        ("nn/block.py", "import querykey as qk"),
+    ],
+)
+def test_the_layering_test_can_fail(tmp_path, file, code):
+    plant(tmp_path, {"models/build.py": "", file: code})
+    assert len(wrong_way(tmp_path)) == 1
+
+
+def test_every_room_has_its_place_in_the_layering():
+    rooms = {room_of(file) for file in trees(SOURCE)} - {"__init__"}
+    assert rooms <= set(ROOMS)
+    assert rooms == set(querykey._ROOMS)
+
+
+def test_rooms_are_entered_through_their_front_door():
+    past = past_the_door(SOURCE)
+    rooms = {room_of(Path(file)) for file, module in past if (file, module) not in PAST_THE_DOOR}
+    assert rooms == unmended.FRONT_DOORS_PASSED, past
+    assert [place for place in PAST_THE_DOOR if place not in past] == []  # no longer needed
+
+
+def test_the_test_of_front_doors_can_fail(tmp_path):
+    plant(
+        tmp_path,
+        {
+            "attention/__init__.py": "from querykey.attention.masks import Mask",
+            "attention/masks.py": "",
+            "attention/decoding/__init__.py": "",
+            "nn/good.py": "from querykey.attention import Mask",
+            "nn/bad.py": "from querykey.attention.masks import Mask",
+            "nn/worse.py": "def f():\n    from querykey.attention import decoding",
+        },
+    )
+    assert set(past_the_door(tmp_path)) == {
+        ("nn/bad.py", "querykey.attention.masks"),
+        ("nn/worse.py", "querykey.attention.decoding"),
+    }
+
+
+def public_names(file: Path) -> list[str] | None:
+    """What a file lists in `__all__`, or None where it lists nothing."""
+    for node in parse(file).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return None
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (SOURCE / room).is_dir()])
+def test_a_front_door_says_what_it_offers(room):
+    names = public_names(SOURCE / room / "__init__.py")
+    assert bool(names) != (room in unmended.DOORS_WITHOUT_LIST)
+    module = getattr(querykey, room)
+    assert [name for name in names or () if not hasattr(module, name)] == []
+
+
+def test_no_file_imports_itself_through_others():
+    found = cycles(import_graph(SOURCE))
+    assert {group[0].split("/")[0] for group in found} == unmended.ROOMS_WITH_CYCLES, found
+
+
+def test_the_test_of_cycles_can_fail(tmp_path):
+    plant(
+        tmp_path,
+        {
+            "nn/__init__.py": "from querykey.nn.block import Block",
+            "nn/block.py": "def f():\n    from querykey.nn.mlp import MLP",
+            "nn/mlp.py": "if TYPE_CHECKING:\n    from .norms import Norm",
+            "nn/norms.py": "from querykey.nn import block",
+            "nn/config.py": "from querykey.nn.norms import Norm",
+            "ag/__init__.py": "from querykey.ag.tensor import Tensor",
+            "ag/tensor.py": "LATE = 'querykey.ag'",
+        },
+    )
+    assert cycles(import_graph(tmp_path)) == [
+        ["ag/__init__.py", "ag/tensor.py"],
+        ["nn/block.py", "nn/mlp.py", "nn/norms.py"],
+    ]

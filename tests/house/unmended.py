@@ -1,0 +1,13 @@
+"""What the house's rules still find, by room or name. Each list may only shrink, and ends empty.
+
+A test fails when something is found that is not listed here, and when something listed is gone.
+"""
+
+FRONT_DOORS_PASSED = {"backends", "cli", "costs", "laws", "models", "nn", "targets"}
+DOORS_WITHOUT_LIST = {"attention", "backends"}
+ROOMS_WITH_CYCLES = {"ag", "attention", "backends", "costs", "laws", "targets"}
+ROOMS_WITH_PRIVATE_NAMES_SPREAD = {"backends", "costs", "laws", "models"}
+CLASS_NAMES_TWICE = {
+    "Block", "Call", "Comparison", "Job", "Layout", "Linear", "Memory", "Report", "Subject",
+}  # fmt: skip
+CALLS_FROM_ATTENTION_INTO_BACKENDS = {"attention/caches.py -> backends/dispatch.py (attend)"}
