@@ -17,7 +17,7 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import buffers, job, linear, monomials, tiles
+from querykey.backends.chunked import job, layout, linear, pairs, panel
 
 NAN, INF = math.nan, math.inf
 
@@ -111,7 +111,7 @@ def _poisoned(monkeypatch):
 @pytest.fixture(params=["sums", "pairs"])
 def form(request, monkeypatch):
     """However many the tokens, by sums over features or by pairs of tokens."""
-    monkeypatch.setattr(tiles, "PAIRS", 0 if request.param == "sums" else 1 << 30)
+    monkeypatch.setattr(pairs, "PAIRS", 0 if request.param == "sums" else 1 << 30)
     return request.param
 
 
@@ -120,8 +120,8 @@ def small_chunks(form, monkeypatch):
     """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
     monkeypatch.setattr(job, "CHUNK", (8, 8))
     monkeypatch.setattr(job, "CACHE", 1 << 15)
-    monkeypatch.setattr(tiles, "SIZE", 8)
-    monkeypatch.setattr(tiles, "CACHE", 1 << 12)
+    monkeypatch.setattr(pairs, "SIZE", 8)
+    monkeypatch.setattr(pairs, "CACHE", 1 << 12)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 130, 257]
@@ -213,8 +213,8 @@ def test_what_goes_wrong_in_a_thread_is_raised(three_threads, monkeypatch):
     def fail(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(tiles, "PAIRS", 0)
-    monkeypatch.setattr(buffers.Lanes, "load", fail)
+    monkeypatch.setattr(pairs, "PAIRS", 0)
+    monkeypatch.setattr(panel.Lanes, "load", fail)
     with pytest.raises(MemoryError, match="no room"):
         linear.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
 
@@ -402,9 +402,9 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
 
 def test_rows_hold_every_monomial_as_often_as_it_counts():
     for key_dim, degree in ((3, 4), (9, 2), (17, 2), (10, 3)):
-        words = monomials.letters(key_dim, degree)
-        counts, degrees = monomials.orderings(key_dim, degree)
-        assert len(words) == monomials.blocks(key_dim, degree)[1]
+        words = layout.letters(key_dim, degree)
+        counts, degrees = layout.orderings(key_dim, degree)
+        assert len(words) == layout.blocks(key_dim, degree)[1]
         for n in range(degree + 1):
             # At q = k = (1, ..., 1), (q.k)^n is key_dim^n.
             assert counts[degrees == n].sum().item() == pytest.approx(key_dim**n)
@@ -413,10 +413,10 @@ def test_rows_hold_every_monomial_as_often_as_it_counts():
 def test_put_and_take_cut_where_a_chunk_ends():
     buffer, back = torch.full((2, 3, 4), NAN), torch.full((2, 9), NAN)
     tokens = torch.arange(18.0).view(2, 9)
-    buffers.put(buffer, tokens)
+    panel.put(buffer, tokens)
     assert torch.equal(buffer.flatten(1)[:, :9], tokens)
     assert (buffer.flatten(1)[:, 9:] == 0).all()
-    buffers.take(buffer, back)
+    panel.take(buffer, back)
     assert torch.equal(back, tokens)
 
 

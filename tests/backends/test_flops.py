@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import querykey as qk
-from querykey.backends.chunked import job, linear, ops, tiles
+from querykey.backends.chunked import job, linear, ops, pairs
 from querykey.backends.triton import flops as on_gpu
 from querykey.backends.triton import plans
 
@@ -49,7 +49,7 @@ class Products(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_chunked_formulas_are_the_products_that_run(name, monkeypatch):
-    monkeypatch.setattr(tiles, "PAIRS", 0)  # the formulas are those of sums
+    monkeypatch.setattr(pairs, "PAIRS", 0)  # the formulas are those of sums
     monkeypatch.setattr(job, "CHUNK", (8, 8))
     monkeypatch.setattr(job, "CACHE", 1)  # one chunk at a time: none is filled up with zeros
     monkeypatch.setattr("querykey.backends.chunked.flops.CHUNK", (8, 8))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from querykey.attention.tables import orthogonal_rows
-from querykey.backends.chunked.monomials import Block, blocks, orderings, recentred
+from querykey.backends.chunked.layout import Block, blocks, orderings, recentred
 
 
 class Rows:

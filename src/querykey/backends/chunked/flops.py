@@ -3,7 +3,7 @@
 Counted is what the passes multiply for the tokens that there are; zeros that fill up a last chunk
 are not. Within its chunk a query meets as many keys as the chunk has, those included that the
 causal order hides; in a last chunk that is not full it is counted as meeting a full one. It is the
-linear form that is counted, also for few tokens, which meet pair by pair (see `tiles`).
+linear form that is counted, also for few tokens, which meet pair by pair (see `pairs`).
 """
 
 from __future__ import annotations

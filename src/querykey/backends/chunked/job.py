@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked.buffers import Lanes, Panel, Sizes
+from querykey.backends.chunked.panel import Lanes, Panel, Sizes
 from querykey.backends.chunked.features import row_count, rows
-from querykey.backends.chunked.monomials import Layout, layout, same
+from querykey.backends.chunked.layout import Layout, layout, same
 from querykey.backends.chunked.passes import Step, steps
 
 # Bytes that one buffer of features may take: what a CPU's cache holds, or enough to fill a GPU.

@@ -3,7 +3,7 @@
     out = attend(q, k, v, Kernel(Quadratic()), causal=True)
     out, outer, total = extend(q, k, v, Kernel(Quadratic()), outer, total)
 
-Few tokens meet pair by pair instead, which is faster then: see `tiles`.
+Few tokens meet pair by pair instead, which is faster then: see `pairs`.
 
 Two operators do the work, so torch.compile and autograd see one node each. The backward pass keeps
 q, k, v, the output (in float32 for half-precision inputs) and one number per query.

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.chunked import flops
-from querykey.backends.chunked.buffers import Lanes, Panel
+from querykey.backends.chunked.panel import Lanes, Panel
 from querykey.backends.chunked.job import Job
 from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
-from querykey.backends.chunked.tiles import Pairs, wins
+from querykey.backends.chunked.pairs import Pairs, wins
 from querykey.backends.operators import no_second_derivative, operator
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked.buffers import Lanes, Panel, take
+from querykey.backends.chunked.panel import Lanes, Panel, take
 
 Step = tuple[slice | None, slice | None]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from querykey.backends.chunked.features import row_count, series
-from querykey.backends.chunked.monomials import recentred
+from querykey.backends.chunked.layout import recentred
 
 # Keys per feature up to which causal pairs were faster than sums, measured at head sizes 16 to 64:
 # below, they take a third to an eighth of the time.
