@@ -17,7 +17,7 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import job, layout, linear, pairs, panel
+from querykey.backends.chunked import features, linear, ops, pairs, panel, passes
 
 NAN, INF = math.nan, math.inf
 
@@ -111,15 +111,15 @@ def _poisoned(monkeypatch):
 @pytest.fixture(params=["sums", "pairs"])
 def form(request, monkeypatch):
     """However many the tokens, by sums over features or by pairs of tokens."""
-    monkeypatch.setattr(pairs, "PAIRS", 0 if request.param == "sums" else 1 << 30)
+    monkeypatch.setattr(ops, "PAIRS", 0 if request.param == "sums" else 1 << 30)
     return request.param
 
 
 @pytest.fixture
 def small_chunks(form, monkeypatch):
     """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
-    monkeypatch.setattr(job, "CHUNK", (8, 8))
-    monkeypatch.setattr(job, "CACHE", 1 << 15)
+    monkeypatch.setattr(passes, "CHUNK", (8, 8))
+    monkeypatch.setattr(passes, "CACHE", 1 << 15)
     monkeypatch.setattr(pairs, "SIZE", 8)
     monkeypatch.setattr(pairs, "CACHE", 1 << 12)
 
@@ -213,7 +213,7 @@ def test_what_goes_wrong_in_a_thread_is_raised(three_threads, monkeypatch):
     def fail(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(pairs, "PAIRS", 0)
+    monkeypatch.setattr(ops, "PAIRS", 0)
     monkeypatch.setattr(panel.Lanes, "load", fail)
     with pytest.raises(MemoryError, match="no room"):
         linear.attend(*draw(45, 45), Kernel(Quadratic()), causal=True)
@@ -402,9 +402,9 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
 
 def test_rows_hold_every_monomial_as_often_as_it_counts():
     for key_dim, degree in ((3, 4), (9, 2), (17, 2), (10, 3)):
-        words = layout.letters(key_dim, degree)
-        counts, degrees = layout.orderings(key_dim, degree)
-        assert len(words) == layout.blocks(key_dim, degree)[1]
+        words = features.letters(key_dim, degree)
+        counts, degrees = features.orderings(key_dim, degree)
+        assert len(words) == features.blocks(key_dim, degree)[1]
         for n in range(degree + 1):
             # At q = k = (1, ..., 1), (q.k)^n is key_dim^n.
             assert counts[degrees == n].sum().item() == pytest.approx(key_dim**n)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import querykey as qk
-from querykey.backends.chunked import job, linear, ops, pairs
+from querykey.backends.chunked import linear, ops, passes
 from querykey.backends.triton import flops as on_gpu
 from querykey.backends.triton import plans
 
@@ -49,9 +49,9 @@ class Products(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_chunked_formulas_are_the_products_that_run(name, monkeypatch):
-    monkeypatch.setattr(pairs, "PAIRS", 0)  # the formulas are those of sums
-    monkeypatch.setattr(job, "CHUNK", (8, 8))
-    monkeypatch.setattr(job, "CACHE", 1)  # one chunk at a time: none is filled up with zeros
+    monkeypatch.setattr(ops, "PAIRS", 0)  # the formulas are those of sums
+    monkeypatch.setattr(passes, "CHUNK", (8, 8))
+    monkeypatch.setattr(passes, "CACHE", 1)  # one chunk at a time: none is filled up with zeros
     monkeypatch.setattr("querykey.backends.chunked.flops.CHUNK", (8, 8))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     (kind, numbers), group, queries, keys, causal, start = CALLS[name]
@@ -73,7 +73,7 @@ def test_the_sums_of_a_state_are_counted_to_the_last_key():
     some, more = (
         formula(*shapes, None, None, *SERIES, True, 0, keep, out_val=None) for keep in (False, True)
     )
-    rows = job.row_count(5, *SERIES)
+    rows = passes.row_count(5, *SERIES)
     assert more - some == 2 * rows * 4 * (9 - 4)
 
 

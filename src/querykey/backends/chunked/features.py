@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from querykey.attention.tables import orthogonal_rows
-from querykey.backends.chunked.layout import Block, blocks, orderings, recentred
+
+# Products x_i x_j are made for this many i at once. Within such a block both orders of a pair
+# appear: a few more rows than the triangle has, for an eighth of the calls.
+BLOCK = 8
+
+ProductBlock = tuple[int, int, int, int, int]
+Word = tuple[int, ...]
 
 
 class Rows:
@@ -47,13 +54,13 @@ class Rows:
         """Return the gradient of x, whose rows these are, from `grad`, which is used up."""
         raise NotImplementedError
 
-    def gradient(self, x: Tensor, met: Tensor | None) -> Tensor:
-        """Return the gradient of x from `grad` and from `met`, that of what met in the chunk."""
-        if met is None:
+    def gradient(self, x: Tensor, from_pairs: Tensor | None) -> Tensor:
+        """Return the gradient of x from `grad` and, if given, that of the pairs in its chunk."""
+        if from_pairs is None:
             return self.pull(x)
         if self.closed:
-            return self.pull(x).add_(met)
-        self.grad.add_(met)
+            return self.pull(x).add_(from_pairs)
+        self.grad.add_(from_pairs)
         return self.pull(x)
 
 
@@ -178,9 +185,77 @@ def series(factors: Sequence[float], u: Tensor, out: Tensor) -> Tensor:
     return torch.add(total, factors[0], out=out) if factors[0] else total
 
 
-def _views(buffer: Tensor, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+def _views(buffer: Tensor, block: ProductBlock) -> tuple[Tensor, Tensor, Tensor]:
     first, last, tail, end, begin = block
     lanes, _, tokens = buffer.shape
     shape = (lanes, last - first, end - tail, tokens)
     product = buffer[:, begin : begin + shape[1] * shape[2]].view(shape)
     return buffer[:, 1 + first : 1 + last, None], buffer[:, None, tail:end], product
+
+
+@lru_cache(maxsize=64)
+def blocks(key_dim: int, degree: int) -> tuple[list[ProductBlock], int]:
+    """List the products as (first letter, last letter, from row, to row, first row made)."""
+    plan, begin = [], 1 + key_dim
+    starts = {letter: 1 + letter for letter in range(0, key_dim, BLOCK)}
+    end = 1 + key_dim
+    for _ in range(degree - 1):
+        made = {}
+        for first in range(0, key_dim, BLOCK):
+            last = min(first + BLOCK, key_dim)
+            made[first] = begin
+            plan.append((first, last, starts[first], end, begin))
+            begin += (last - first) * (end - starts[first])
+        starts, end = made, begin
+    return plan, begin if degree else 1
+
+
+@lru_cache(maxsize=64)
+def letters(key_dim: int, degree: int) -> list[Word]:
+    """Return each row's letters, sorted: (), (0,), (1,), ..., (0, 0), (0, 1), ..."""
+    words: list[Word] = [(), *((i,) for i in range(key_dim))]
+    for first, last, tail, end, _ in blocks(key_dim, degree)[0]:
+        words += [tuple(sorted((i, *w))) for i in range(first, last) for w in words[tail:end]]
+    return words[: blocks(key_dim, degree)[1]]
+
+
+@lru_cache(maxsize=64)
+def orderings(key_dim: int, degree: int) -> tuple[Tensor, Tensor]:
+    """Return how often each row's word is spelled in (q.k)^n, and its n.
+
+    A word that several rows hold is shared out among them.
+    """
+    words = letters(key_dim, degree)
+    held: dict[Word, int] = {}
+    for word in words:
+        held[word] = held.get(word, 0) + 1
+    spelled = [spellings(word) / held[word] for word in words]
+    lengths = [len(word) for word in words]
+    return torch.tensor(spelled, dtype=torch.float64), torch.tensor(lengths, dtype=torch.int64)
+
+
+def spellings(word: Word) -> int:
+    """Count the orders in which the letters of a word can stand."""
+    repeats = math.prod(math.factorial(word.count(letter)) for letter in set(word))
+    return math.factorial(len(word)) // repeats
+
+
+def recentred(coefficients: Sequence[float]) -> tuple[float, tuple[float, ...]]:
+    """Write sum_n c_n d^n as a polynomial in u = d + shift without the power below the highest.
+
+    (d + b)^n becomes u^n: one multiplication fewer per power, and even powers stay above 0 whatever
+    the rounding.
+    """
+    degree = len(coefficients) - 1
+    if degree < 1:
+        return 0.0, tuple(coefficients)
+    shift = coefficients[-2] / (degree * coefficients[-1])
+    factors = []
+    for m in range(degree + 1):
+        terms = [
+            coefficients[n] * math.comb(n, m) * (-shift) ** (n - m) for n in range(m, degree + 1)
+        ]
+        total = math.fsum(terms)
+        small = 1e-14 * max(abs(term) for term in terms)
+        factors.append(total if abs(total) > small else 0.0)
+    return shift, tuple(factors)

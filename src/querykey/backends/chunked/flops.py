@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from querykey.backends.chunked.features import row_count
-from querykey.backends.chunked.job import CHUNK, MANY
+from querykey.backends.chunked.passes import CHUNK, MANY
 
 Shape = Sequence[Any]  # of whole numbers, or of symbols for them
 

@@ -14,11 +14,23 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.chunked import flops
+from querykey.backends.chunked.features import row_count
+from querykey.backends.chunked.pairs import Pairs
 from querykey.backends.chunked.panel import Lanes, Panel
-from querykey.backends.chunked.job import Job
-from querykey.backends.chunked.passes import forward_pass, key_pass, query_pass
-from querykey.backends.chunked.pairs import Pairs, wins
+from querykey.backends.chunked.passes import ChunkedCall, forward_pass, key_pass, query_pass
 from querykey.backends.operators import no_second_derivative, operator
+
+# Keys per feature up to which causal pairs were faster than sums, measured at head sizes 16 to 64:
+# below, they take a third to an eighth of the time.
+PAIRS = 2.5
+
+
+def pairs_are_faster(
+    q: Tensor, k: Tensor, kind: str, numbers: Sequence[float], causal: bool
+) -> bool:
+    """Return whether pairs are faster than sums for q (lanes, group, T, D), k (lanes, S, D)."""
+    keys = k.shape[1] if causal else 2 * k.shape[1]  # half of the causal pairs are hidden
+    return kind == "series" and keys <= PAIRS * row_count(q.shape[-1], kind, numbers)
 
 
 def _forward(
@@ -35,21 +47,21 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return out (lanes, group, T, M), 1/d (lanes, group, T), and the sums if they are to keep."""
     out, d, after = _empty_results(q, k, v, real, sums, kind, numbers, causal, start, keep)
-    if sums is None and not keep and wins(q, k, kind, numbers, causal):
+    if sums is None and not keep and pairs_are_faster(q, k, kind, numbers, causal):
         with torch.autocast(q.device.type, enabled=False):
             Pairs((q, k, v, real), numbers, causal, start).forward(out, d)
         return (*_divided(out, d), after)
-    job = Job((q, k, v, real), kind, numbers, causal, start)
-    out[:, :, : job.blind], d[:, :, : job.blind] = 0, 0
-    plan = job.plan if keep else job.until_last_query
+    call = ChunkedCall((q, k, v, real), kind, numbers, causal, start)
+    out[:, :, : call.blind], d[:, :, : call.blind] = 0, 0
+    plan = call.plan if keep else call.until_last_query
 
     def work(at: slice, panel: Panel, lanes: Lanes) -> None:
-        total = job.start(sums, panel, at)
+        total = call.sums_before(sums, panel, at)
         forward_pass(panel, plan, lanes, total, out[at].permute(0, 3, 1, 2), d[at])
         if keep:
-            after[at] = job.layout.to_phi(total)
+            after[at] = call.layout.to_phi(total)
 
-    job.run(work)
+    call.run(work)
     return (*_divided(out, d), after)
 
 
@@ -96,31 +108,31 @@ def _backward(
     start: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and of the sums that were given (empty without them)."""
-    given = torch.zeros_like(out) if g is None else g
     dq, dk, dv, dsums = _empty_gradients(
         g, g_after, out, inverse, q, k, v, real, sums, kind, numbers, causal, start
     )
-    if sums is None and g_after is None and wins(q, k, kind, numbers, causal):
+    g = torch.zeros_like(out) if g is None else g
+    if sums is None and g_after is None and pairs_are_faster(q, k, kind, numbers, causal):
         pairs = Pairs((q, k, v, real), numbers, causal, start)
         with torch.autocast(q.device.type, enabled=False):
-            dk, dv = pairs.backward(given, inverse, dq)
+            dk, dv = pairs.backward(g, inverse, dq)
         return dq, *_hidden(dk.to(k.dtype), dv.to(v.dtype), real), dsums
-    job = Job((q, k, v, real), kind, numbers, causal, start)
-    dq[:, :, : job.blind] = 0
+    call = ChunkedCall((q, k, v, real), kind, numbers, causal, start)
+    dq[:, :, : call.blind] = 0
 
     def work(at: slice, panel: Panel, lanes: Lanes) -> None:
         panel.track()
-        minus_go = (given[at] * out[at]).sum(-1).neg_()
-        lanes.gradient = (given[at].permute(0, 3, 1, 2), minus_go, inverse[at])
-        total = job.start(sums, panel, at)
-        query_pass(panel, job.until_last_query, lanes, total, dq[at].permute(0, 3, 1, 2))
-        more = None if g_after is None else job.layout.to_phi_back(g_after[at])
-        key_pass(panel, job.plan, lanes, total.zero_(), more, dk[at].mT, dv[at].mT)
+        minus_go = (g[at] * out[at]).sum(-1).neg_()
+        lanes.gradient = (g[at].permute(0, 3, 1, 2), minus_go, inverse[at])
+        total = call.sums_before(sums, panel, at)
+        query_pass(panel, call.until_last_query, lanes, total, dq[at].permute(0, 3, 1, 2))
+        more = None if g_after is None else call.layout.to_phi_back(g_after[at])
+        key_pass(panel, call.plan, lanes, total.zero_(), more, dk[at].mT, dv[at].mT)
         if sums is not None:
             last = panel.ready(total, more, out=panel.sums_of[0])
-            dsums[at] = job.layout.to_rows_back(last)
+            dsums[at] = call.layout.to_rows_back(last)
 
-    job.run(work)
+    call.run(work)
     return dq, *_hidden(dk, dv, real), dsums
 
 

@@ -14,23 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from querykey.backends.chunked.features import row_count, series
-from querykey.backends.chunked.layout import recentred
+from querykey.backends.chunked.features import recentred, series
 
-# Keys per feature up to which causal pairs were faster than sums, measured at head sizes 16 to 64:
-# below, they take a third to an eighth of the time.
-PAIRS = 2.5
 # Queries in a tile, and the bytes that its weights may take: on a CPU what each thread's cache
 # holds; on a GPU enough that starting a kernel takes less time than running it.
 SIZE, CACHE = 128, 1 << 20
 GPU_SIZE, GPU_CACHE = 1024, 1 << 28
-
-
-def wins(q: Tensor, k: Tensor, kind: str, numbers: Sequence[float], causal: bool) -> bool:
-    """Whether pairs are faster than sums for q (lanes, group, T, D), k (lanes, S, D)."""
-    met = k.shape[1] if causal else 2 * k.shape[1]  # half of the pairs are hidden
-    few = PAIRS * row_count(q.shape[-1], kind, numbers)
-    return kind == "series" and met <= few
 
 
 class Tile(NamedTuple):
@@ -83,8 +72,8 @@ class Pairs:
         else:
             size, cache, threads = GPU_SIZE, GPU_CACHE, 1
         keys, size = self.k.shape[1], max(min(size, queries), 1)
-        each = group * size * keys * self.q.itemsize
-        at_once = max(cache // max(each, 1), 1) * threads
+        tile_bytes = group * size * keys * self.q.itemsize
+        at_once = max(cache // max(tile_bytes, 1), 1) * threads
         for lane in range(0, lanes, at_once):
             for first in range(0, queries, size):
                 last, end, own = min(first + size, queries), keys, keys

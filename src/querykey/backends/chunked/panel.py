@@ -73,7 +73,7 @@ class Panel:
             self.k_rows.track()
         self.inverse = torch.empty_like(self.n[:, :1])
         self.inverse_tokens = self._as_queries(self.inverse)
-        self.to_q, self.to_k = torch.empty_like(self.met_q()), torch.empty_like(self.met_k())
+        self.to_q, self.to_k = torch.empty_like(self.paired_q()), torch.empty_like(self.paired_k())
         self.to_v = torch.empty_like(self.v)
 
     def load_queries(self, q: Tensor) -> None:
@@ -117,17 +117,17 @@ class Panel:
             self.k_rows.fill(self.k)
         return self.k_rows.values
 
-    def met_q(self) -> Tensor:
+    def paired_q(self) -> Tensor:
         """Return what of the queries meets the keys within a chunk."""
         return self.q if self.q_rows.closed else self.q_rows.values
 
-    def met_k(self) -> Tensor:
+    def paired_k(self) -> Tensor:
         """Return what of the keys meets the queries within a chunk."""
         return self.k if self.k_rows.closed else self.k_rows.values
 
     def pairs(self) -> Tensor:
         """Return u = scale q.k + shift for every key and query of each chunk."""
-        k, q = self.met_k().mT, self.met_q()
+        k, q = self.paired_k().mT, self.paired_q()
         return torch.baddbmm(self.offset, k, q, beta=1, alpha=self.q_rows.scale, out=self.u)
 
     def weights(self, u: Tensor) -> Tensor:
