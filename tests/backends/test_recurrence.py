@@ -12,8 +12,8 @@ import torch
 from tests.backends import triton_state_driver as driver
 
 import querykey as qk
-from querykey.backends import step, triton
-from querykey.backends.dispatch import BackendError
+from querykey.backends import triton
+from querykey.backends.dispatch import BackendError, follow
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 on_gpu = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def test_a_layer_that_asks_for_it_by_name_gets_it_or_a_refusal():
     q, k, v = three(1)
     state = qk.empty_state(KERNEL, kv_heads=2, key_dim=5, value_dim=3, like=q)
     with pytest.raises(BackendError, match="'triton' cannot serve this call: it takes tensors on"):
-        step.follow(q, k, v, state, backend="triton")
+        follow(q, k, v, state, backend="triton")
 
 
 def on_device(case, dtype):

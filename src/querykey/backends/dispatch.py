@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from querykey.attention import reference, state
 from querykey.attention.arrays import Array, library
 from querykey.attention.caches import Recur, Ways
 from querykey.attention.masks import FULL, Mask
-from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.attention.mechanisms import Kernel, Mechanism, Softmax
 from querykey.attention.positions import Bias
 from querykey.attention.state import Recurrent, State
 from querykey.backends.request import Request
@@ -92,6 +93,34 @@ def extend(
     """Return the outputs of new tokens and the state after them; see `attention.state.extend`."""
     ways = Ways(attend, recurrence(q, k, v, state_before) if library(q) == "torch" else None)
     return state.extend(q, k, v, state_before, real, bias=bias, ways=ways)
+
+
+def follow(
+    q: Any,
+    k: Any,
+    v: Any,
+    state_before: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    backend: str = "auto",
+) -> tuple[Any, State]:
+    """Do as `extend`, for torch tensors that are known to fit each other and the state."""
+    if backend == "auto":
+        ways = Ways(attend, recurrence(q, k, v, state_before))
+    else:
+        recur = {"chunked": _module("chunked").recur, "triton": _recur_on_gpu}.get(backend)
+        ways = Ways(partial(attend, backend=backend), recur)
+    return state.follow(q, k, v, state_before, real, bias=bias, ways=ways)
+
+
+def _recur_on_gpu(kernel: Kernel, q: Any, k: Any, v: Any, *rest: Any) -> tuple[Any, ...]:
+    """Do as `triton.recur`, or refuse with the reason."""
+    triton = _module("triton")
+    reason = triton.recurrence_refusal(kernel, q, k, v, *rest[:2])
+    if reason is not None:
+        raise BackendError(f"backend 'triton' cannot serve this call: {reason}")
+    return triton.recur(kernel, q, k, v, *rest)
 
 
 def recurrence(q: Any, k: Any, v: Any, state_before: State) -> Recur | None:

@@ -7,7 +7,6 @@ decoding         out, state = attention.extend(x, state)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +20,7 @@ from querykey.attention.positions import Bias, Rotary
 from querykey.attention.reference import weighted_sum, weights
 from querykey.attention.state import Recurrent, State, empty_state
 from querykey.attention.state import follow as follow_by
-from querykey.backends.dispatch import NAMES, BackendError, attend
-from querykey.backends.step import follow
+from querykey.backends.dispatch import NAMES, BackendError, attend, follow
 from querykey.nn.config import AttentionConfig
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
@@ -48,7 +46,7 @@ class MultiHeadAttention(nn.Module):
         if backend not in ("auto", *NAMES):
             raise BackendError(f"there is no backend {backend!r} (auto, {', '.join(NAMES)})")
         self.config, self.mask, self.bias = config, mask, bias
-        self.rotary, self.backend = rotary, backend
+        self.rotary, self.backend, self.source_width = rotary, backend, source_width
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
         source = width if source_width is None else source_width
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
@@ -57,9 +55,6 @@ class MultiHeadAttention(nn.Module):
         self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
         self.o = nn.Linear(inner, width, bias="output" in config.biases) if config.output else None
         self.drop = nn.Dropout(config.dropout) if config.dropout else None
-        # In a lean twin, one product for three; the tokens of a source are projected alone.
-        self.fused = ("qkv", ("q", "k", "v") if source_width is None else ())
-        self.qkv: Callable[[Tensor], Tensor] | None = None
 
     def forward(
         self,
@@ -72,32 +67,30 @@ class MultiHeadAttention(nn.Module):
         bias: Bias | None = None,
         turns: Turns | None = None,
     ) -> Any:
-        """Let the tokens x (batch, tokens, width) look at themselves, or at those of `source`.
+        """Let the tokens x (batch, tokens, width) attend to themselves, or to those of `source`.
 
         `memory` is what `memory(source)` returned. `real` (batch, keys) is True for the keys that
-        exist. A state goes in and comes out: given one, x follows the tokens that it remembers, and
-        (out, state after x) is returned. What all layers of a model share can be handed in: `bias`,
-        and the rotary `turns` of these positions.
+        exist. With a state, x follows the tokens that the state has seen, and (out, the state after
+        x) is returned. A model whose layers share a bias or the rotary `turns` of these positions
+        computes them once and passes them to every layer.
         """
         if x.ndim != 3:
             raise ValueError(f"attention takes (batch, tokens, width); got {tuple(x.shape)}")
         if source is not None:
             memory = self.memory(source)
         if memory is not None:
-            return self._attend(_split(self.q(x), self.config.heads), *memory, real, self.bias)
+            q = split_heads(self.q(x), self.config.heads)
+            return self.join(self.attend(q, *memory, real, self.bias))
         if self.rotary is not None and turns is None:
             like = x.new_empty(1, self.key_dim)
             turns = self.rotary.turns(token_positions(x, state, real), like)
-        q, k, v = self._projected(x, turns)
+        q, k, v = self.project(x, turns)
         bias = self.bias if bias is None else bias
         if state is None:
-            return self._attend(q, k, v, real, bias)
-        q, k, v = self._fitted(q, k, v, state)
-        if self.drop is not None and self.drop.training:
-            out, state = follow_by(q, k, v, state, real, bias=bias, ways=Ways(self._attend_some))
-        else:
-            out, state = follow(q, k, v, state, real, bias=bias, backend=self.backend)
-        return self._join(out), state
+            return self.join(self.attend(q, k, v, real, bias))
+        q, k, v = self._in_dtype_of(state, q, k, v)
+        out, state = self.follow(q, k, v, state, real, bias)
+        return self.join(out), state
 
     def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
         """Return the outputs of new tokens and the state after them."""
@@ -115,43 +108,50 @@ class MultiHeadAttention(nn.Module):
 
     def memory(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the tokens of `source`, split into heads."""
-        return _split(self.k(source), self.kv_heads), _split(self.v(source), self.kv_heads)
+        k, v = self.k(source), self.v(source)
+        return split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
 
-    def _projected(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the tokens x, split into heads and turned."""
-        heads, rotary = self.config.heads, self.rotary
-        if self.qkv is not None and self.key_dim == self.value_dim:
-            both = heads + self.kv_heads
-            qkv = _split(self.qkv(x), both + self.kv_heads)
-            if rotary is None or turns is None:
-                q, k, v = qkv.split_with_sizes((heads, self.kv_heads, self.kv_heads), 1)
-                return q, k, v
-            qk, v = qkv.split_with_sizes((both, self.kv_heads), 1)
-            q, k = _turned(qk, rotary, turns).split_with_sizes((heads, self.kv_heads), 1)
-            return q, k, v
-        q, (k, v) = _split(self.q(x), heads), self.memory(x)
-        if rotary is not None and turns is not None:
-            q, k = _turned(q, rotary, turns), _turned(k, rotary, turns)
+        q, (k, v) = split_heads(self.q(x), self.config.heads), self.memory(x)
+        if self.rotary is not None and turns is not None:
+            # Under autocast the turns are in float32, and queries and keys are not.
+            q, k = (self.rotary.turned(part, turns).to(part.dtype) for part in (q, k))
         return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
+        """Return what the queries gather from all keys that the mask leaves visible."""
         mask = self.mask if real is None else self.mask & Padding(real)
         options = {"mechanism": self.config.mechanism, "mask": mask, "bias": bias}
         if self.drop is not None and self.drop.training:
-            return self._join(self._attend_some(q, k, v, **options))
-        return self._join(attend(q, k, v, **options, backend=self.backend))
+            return self._attend_with_dropout(q, k, v, **options)
+        return attend(q, k, v, **options, backend=self.backend)
 
-    def _attend_some(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """Attend with some of the weights dropped: they are all written out for it."""
+    def follow(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State, real: Any, bias: Any
+    ) -> tuple[Tensor, State]:
+        """Return what new tokens gather from the state and from each other, and the next state."""
+        if self.drop is not None and self.drop.training:
+            ways = Ways(self._attend_with_dropout)
+            return follow_by(q, k, v, state, real, bias=bias, ways=ways)
+        return follow(q, k, v, state, real, bias=bias, backend=self.backend)
+
+    def join(self, out: Tensor) -> Tensor:
+        """Turn (batch, heads, tokens, value_dim) into (batch, tokens, width)."""
+        joined = out.transpose(1, 2).flatten(2)
+        return joined if self.o is None else self.o(joined)
+
+    def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Attend with some weights set to 0, which takes all weights written out."""
         assert self.drop is not None
         return weighted_sum(self.drop(weights(q, k, **options)), repeat_heads(v, q.shape[1]))
 
-    def _fitted(
-        self, q: Tensor, k: Tensor, v: Tensor, state: State
+    def _in_dtype_of(
+        self, state: State, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v in the state's dtype, or say why it does not fit them.
+        """Return q, k and v in the state's dtype, or raise the error that says why it differs.
 
-        They fit each other. Under autocast they are in half precision, and a state was made before.
+        Under autocast q, k and v are in half precision, and a state made before it is not.
         """
         memory, arrays = state.memory, state.arrays
         if (memory.kv_heads, memory.key_dim, memory.value_dim) != self.sizes:
@@ -164,22 +164,15 @@ class MultiHeadAttention(nn.Module):
             return q.to(arrays[0].dtype), k.to(arrays[0].dtype), v.to(arrays[0].dtype)
         return q, k, v
 
-    def _join(self, out: Tensor) -> Tensor:
-        batch, heads, tokens, size = out.shape
-        if tokens > 1:
-            out = out.transpose(1, 2)
-        joined = out.reshape(batch, tokens, heads * size)
-        return joined if self.o is None else self.o(joined)
-
     @property
     def breaks_laws(self) -> dict[str, str]:
-        """What `qk check` is told that it breaks by design, and why."""
+        """The laws of `qk check` that this module breaks by design, each with the reason."""
         if not isinstance(self.config.mechanism, Argmax):
             return {}
         return {"gradient.reaches": "the choice of the best key has no derivative (Argmax)"}
 
     def extra_repr(self) -> str:
-        """Name what no submodule shows."""
+        """Return what the module prints of itself beside its submodules."""
         config = self.config
         parts = [f"{config.heads} heads"]
         if self.kv_heads != config.heads:
@@ -208,20 +201,6 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
 
 
-def _turned(x: Tensor, rotary: Rotary, turns: Turns) -> Tensor:
-    """Do as `rotary.turned`, in fewer steps where all features turn, each with the other half."""
-    cos, sin = turns
-    if rotary.layout == "half" and cos.shape[-1] == x.shape[-1]:
-        turned = x * cos + x.roll(x.shape[-1] // 2, -1) * sin
-    else:
-        turned = rotary.turned(x, turns)
-    # Under autocast the turns are in float32, and what is turned is not.
-    return turned if turned.dtype == x.dtype else turned.to(x.dtype)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """Turn (batch, tokens, heads * features) into (batch, heads, tokens, features)."""
-    batch, tokens, width = x.shape
-    if tokens == 1:  # the same numbers in one step less, at every token of a decoder
-        return x.view(batch, heads, 1, width // heads)
-    return x.view(batch, tokens, heads, width // heads).transpose(1, 2)
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -1,8 +1,6 @@
-"""The part of a block that looks at each token alone."""
+"""MLP: the part of a block that treats each token alone, with its activations."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +10,7 @@ from querykey.nn.config import MLPConfig
 
 
 def activate(name: str, x: Tensor) -> Tensor:
-    """Return the activation of that name, one of `config.ACTIVATIONS`."""
+    """Apply the activation of that name, one of `config.ACTIVATIONS`, to every entry of x."""
     match name:
         case "relu":
             return F.relu(x)
@@ -40,16 +38,17 @@ class MLP(nn.Module):
         self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.up = nn.Linear(width, config.hidden, bias=config.bias)
         self.down = nn.Linear(config.hidden, width, bias=config.bias)
-        self.fused = ("both", ("gate", "up"))  # in a lean twin, one product for two
-        self.both: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""
+        return self.down(self.hidden(x))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Return the activated hidden layer, (..., hidden)."""
         if self.gate is None:
-            return self.down(activate(self.activation, self.up(x)))
-        gate, up = (self.gate(x), self.up(x)) if self.both is None else self.both(x).chunk(2, -1)
-        return self.down(activate(self.activation, gate) * up)
+            return activate(self.activation, self.up(x))
+        return activate(self.activation, self.gate(x)) * self.up(x)
 
     def extra_repr(self) -> str:
-        """Name what no submodule shows."""
+        """Return what the module prints of itself beside its submodules."""
         return self.activation

@@ -1,10 +1,10 @@
-"""A module's own code without nn.Module's machinery around it, for decoding.
+"""Twins of a model's modules for decoding: the same functions without nn.Module's machinery.
 
 Calling a module and looking up its parts takes torch longer than a small matrix product. A lean
-twin runs the very same `forward`, with plain attributes and plain calls. Its matrix products can be
-prepared for one token of every row at a time: those of one input, which a module names in `fused`,
-become one, and on a CPU on which MKL is slow the weights are laid out so that they are read up to
-twice as fast.
+twin runs the functions of its module's class, with plain attributes and plain calls; `step` has
+shorter ones for some. Its matrix products can be prepared for one token of every row at a time:
+linear layers of one input become one product, and on a CPU on which MKL is slow the weights are
+laid out so that they are read up to twice as fast.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from torch.nn.modules.module import _has_any_global_hook
 
+from querykey.models.decoding.step import SHORTER, joined_layers
+
 WIDE = (torch.float32, torch.float64)
 Product = Callable[[Tensor], Tensor]
 
@@ -25,9 +27,9 @@ Product = Callable[[Tensor], Tensor]
 def lean(module: nn.Module, rows: int = 0) -> Any:
     """Return a twin of the module, for use while its tensors stay what they are.
 
-    Its products are prepared for so many `rows`, 0 for not at all: that takes up to as much memory
-    again as the weights. Modules that somebody watches through hooks, and those of torch that are
-    not listed here, stay themselves.
+    Its products are prepared for that many `rows`, 0 for not at all: preparing takes up to as much
+    memory again as the weights. Modules with hooks, and modules of torch that are not listed here,
+    stay themselves.
     """
     if _is_watched(module):
         return module
@@ -42,19 +44,16 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
     if type(module) is nn.Dropout and not module.training:
         return None
     if type(module) is nn.ModuleList:
-        return [lean(each, rows) for each in module]
+        return [lean(part, rows) for part in module]
     if not type(module).__module__.startswith("querykey.") or not _is_plain(type(module)):
         return module
     twin = object.__new__(_twin_of(type(module)))
-    twin.__dict__.update(own for own in vars(module).items() if own[0] not in _MACHINERY)
+    twin.__dict__.update(item for item in vars(module).items() if item[0] not in _MACHINERY)
     twin.__dict__.update(module._parameters | module._buffers)
-    name, names = getattr(module, "fused", ("", ()))
-    joined = _joined([getattr(module, each) for each in names], rows)
-    for each, part in module._modules.items():
-        alone = joined is None or each not in names
-        setattr(twin, each, part and lean(part, rows if alone else 0))
-    if joined is not None:
-        setattr(twin, name, joined)
+    joined, product = _joined_product(module, rows)
+    twin.__dict__.update(product)
+    for name, part in module._modules.items():
+        setattr(twin, name, part and lean(part, 0 if name in joined else rows))
     return twin
 
 
@@ -62,18 +61,23 @@ _MACHINERY = frozenset(vars(nn.Module()))
 
 
 def _is_watched(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class says: hooks, or a forward of its own."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
     return any(hooks) or "forward" in vars(module) or bool(_has_any_global_hook())
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether a class is nn.Module and its own functions: a twin can then run these."""
+    """Whether a class adds its own functions to nn.Module alone, so that a twin can run them."""
     return kind.__bases__ == (nn.Module,)
 
 
 def _twin_of(kind: type) -> type:
-    """Return a class with the functions that a class has now: they may have been replaced."""
-    own = (each for each in vars(kind).items() if each[0] not in _NOT_SHARED)
+    """Return a class with the functions that a class has now, or the shorter ones of `step`."""
+    own = (
+        (name, SHORTER.get(value, value))
+        for name, value in vars(kind).items()
+        if name not in _NOT_SHARED
+    )
     return _class_of(kind.__name__, tuple(own))
 
 
@@ -85,19 +89,21 @@ def _class_of(name: str, own: tuple[tuple[str, Any], ...]) -> type:
 _NOT_SHARED = ("__dict__", "__weakref__", "__init__", "__annotations__")
 
 
-def _joined(modules: list[nn.Module | None], rows: int) -> Product | None:
-    """Return one product for several of the same input; None where that does not pay."""
-    layers = [each for each in modules if type(each) is nn.Linear and not _is_watched(each)]
-    inputs = {(each.in_features, each.bias is None) for each in layers}
-    if not (rows and layers) or len(layers) < len(modules) or len(inputs) > 1:
-        return None
-    return _product(layers, rows)
+def _joined_product(module: nn.Module, rows: int) -> tuple[tuple[str, ...], dict[str, Product]]:
+    """Return which linear layers become one product, and that product by its name in the twin."""
+    product_name, names = joined_layers(module)
+    parts = [getattr(module, name) for name in names]
+    layers = [part for part in parts if type(part) is nn.Linear and not _is_watched(part)]
+    inputs = {(layer.in_features, layer.bias is None) for layer in layers}
+    if not (rows and layers) or len(layers) < len(names) or len(inputs) > 1:
+        return (), {}
+    return names, {product_name: _product(layers, rows)}
 
 
 def _product(layers: Sequence[nn.Linear], rows: int) -> Product:
     """Return the product of an input with the weights of all layers, one below the other."""
-    weights = [each.weight for each in layers]
-    biases = [each.bias for each in layers if each.bias is not None]
+    weights = [layer.weight for layer in layers]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
     bias = _stacked(biases) if biases else None
     foreign = rows > 0 and weights[0].device.type == "cpu" and not _mkl_is_at_home()
     foreign = foreign and not torch.is_autocast_enabled("cpu")  # which wants other weights
@@ -105,10 +111,10 @@ def _product(layers: Sequence[nn.Linear], rows: int) -> Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(_stacked(weights).contiguous(), rows)
         run = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: run(x, packed, bias, "none", [], "")
-    wide = sum(each.out_features for each in layers) > layers[0].in_features
+    wide = sum(layer.out_features for layer in layers) > layers[0].in_features
     if foreign and rows == 1 and wide and weights[0].dtype in WIDE:
         # The entries of a column together: one token's product reads them up to twice as fast.
-        weight = torch.cat([each.detach().t() for each in weights], 1).t()
+        weight = torch.cat([part.detach().t() for part in weights], 1).t()
     else:
         weight = _stacked(weights)
     linear = F.linear
@@ -116,7 +122,7 @@ def _product(layers: Sequence[nn.Linear], rows: int) -> Product:
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([each.detach() for each in tensors]) if len(tensors) > 1 else tensors[0]
+    return torch.cat([tensor.detach() for tensor in tensors]) if len(tensors) > 1 else tensors[0]
 
 
 @cache

@@ -1,10 +1,16 @@
-"""One token more by the short way equals the long way, and an old state stays valid."""
+"""New tokens by the short way equal the long way, and an old state stays valid."""
 
 import pytest
 import torch
 
 import querykey as qk
-from querykey.backends.step import follow
+from querykey.backends import dispatch
+from querykey.models.decoding.step import attend_plainly
+
+
+def follow(q, k, v, state):
+    """Take the short way where there is one, as the twin of a layer does."""
+    return attend_plainly(q, k, v, state) or dispatch.follow(q, k, v, state)
 
 
 def pieces(batch, heads, kv_heads, tokens, seed):
@@ -69,3 +75,28 @@ def test_a_state_made_in_inference_mode_can_be_used_outside():
     with torch.no_grad():
         out, _ = follow(*pieces(1, 2, 2, 1, 1), state)
     assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "counts", "gradients", "taken"),
+    [
+        (qk.Softmax(), (4, 1, 1), False, (True, True, True)),
+        (qk.Softmax(), (4, 3, 1), False, (True, False, True)),
+        (qk.Softmax(), (4, 1), True, (False, False)),
+        (qk.Softmax(scale=-1.0), (4, 1), False, (False, True)),
+        (qk.Softmax(softcap=5.0), (4, 1), False, (False, False)),
+        (qk.Kernel(qk.Quadratic()), (4, 1), False, (False, False)),
+        (qk.Softmax(), (31, 1, 1), False, (True, True, False)),  # no room is left
+    ],
+    ids=repr,
+)
+def test_when_the_short_way_is_taken(mechanism, counts, gradients, taken):
+    like = torch.empty(0, dtype=torch.float64)
+    sizes = {"kv_heads": 2, "key_dim": 5, "value_dim": 5, "capacity": 32, "like": like}
+    state = qk.empty_state(mechanism, batch=2, **sizes)
+    with torch.set_grad_enabled(gradients):
+        for number, (count, short) in enumerate(zip(counts, taken, strict=True)):
+            new = pieces(2, 2, 2, count, number)
+            done = attend_plainly(*new, state)
+            assert (done is not None) is short
+            _, state = done or dispatch.follow(*new, state)
