@@ -17,10 +17,12 @@ SOURCE = ROOT / "src" / "querykey"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 QK = str(Path(sys.executable).with_name("qk"))
 
-BEFORE = {"shapes", "show"}
+BEFORE = {"errors", "words", "shapes", "show"}
 MAY_IMPORT = {
-    "shapes": set(),
-    "show": {"shapes"},
+    "errors": set(),
+    "words": set(),
+    "shapes": {"errors"},
+    "show": {"errors", "shapes"},
     "ag": BEFORE,
     "attention": BEFORE | {"ag"},
     "backends": BEFORE | {"ag", "attention"},
@@ -176,6 +178,7 @@ CALLS = {
     "Prefix": "f(2).visible(9, 1)",
     "Quadratic": "f().width(2) == 6",
     "RandomFeatures": "f(4).width(2) == 4",
+    "QuerykeyError": "issubclass(f, ValueError)",
     "ShapeError": "str(f('axis `a` is wrong', {})) == 'axis `a` is wrong'",
     "Similarity": "f(len).function is len",
     "Softmax": "f().scale is None",

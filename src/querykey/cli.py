@@ -16,6 +16,8 @@ from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter
 
+from querykey.errors import QuerykeyError
+
 app = App(
     name="qk",
     help="An attention workbench: what a mechanism is, what it costs, whether it is right.",
@@ -45,10 +47,7 @@ def run(words: Sequence[str]) -> int:
             )
     except CycloptsError as error:
         return _refuse(f"{_sentence(str(error))} See `qk --help`.")
-    except ValueError as error:
-        # Only the errors that we word ourselves; anything else is a defect and shows its traceback.
-        if not isinstance(error, _worded()):
-            raise
+    except QuerykeyError as error:  # anything else is a defect and shows its traceback
         return _refuse(str(error))
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -107,12 +106,9 @@ def check(
     """
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
-    from querykey.laws.running.command import BadCallError, run_command
+    from querykey.laws import run_command
 
-    try:
-        return run_command(targets, law, json, html, baseline, store)
-    except BadCallError as error:
-        return _refuse(str(error))
+    return run_command(targets, law, json, html, baseline, store)
 
 
 @app.command
@@ -145,8 +141,7 @@ def cost(
         Write one HTML page to this file.
     """
     with _status(f"deriving the cost of {target}"), _prints_aside():
-        from querykey.costs.command import cost_of_target, write_page
-        from querykey.costs.render import tables
+        from querykey.costs import cost_of_target, tables, write_page
 
         report = cost_of_target(target, input, at, attention)
     if html:
@@ -190,7 +185,7 @@ def generate(
         Draw the same tokens again.
     """
     with _status(f"loading {folder}"):
-        from querykey.models.decoding.prompts import Speaker
+        from querykey.models import Speaker
     said = False
     try:
         with _status(f"loading {folder}"):
@@ -222,7 +217,7 @@ def demo() -> int:
 
 
 def _show_a_leak() -> None:
-    from querykey.laws.report import explained
+    from querykey.laws import explained
     from querykey.laws.running.demonstration import SOURCE, leaky
 
     _say("A small language model. In one of its three layers the mask is off by one:\n")
@@ -256,8 +251,7 @@ def _kinds_of_target():
 
 def _describe(name: str) -> None:
     with _status(f"building {name}"), _prints_aside():
-        from querykey.targets import build
-        from querykey.targets.describe import describe
+        from querykey.targets import build, describe
 
         parts = describe(build(name))
     _print(*parts)
@@ -265,21 +259,12 @@ def _describe(name: str) -> None:
 
 def _cost_in_short(name: str) -> None:
     with _status(f"deriving the cost of {name}"):
-        from querykey.costs.command import cost_of_target
-        from querykey.costs.render import totals
+        from querykey.costs import cost_of_target, totals
         from querykey.show import table
 
         report = cost_of_target(name)
     _print(table(("cost", f"in {', '.join(report.symbols)}"), totals(report)[:6]))
     _say(f"It grows as {report.order('flops.forward')}.\n")
-
-
-def _worded() -> tuple[type[ValueError], ...]:
-    """The errors whose text is written for the user."""
-    from querykey.costs import CostError
-    from querykey.targets import TargetError
-
-    return TargetError, CostError
 
 
 @contextmanager

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from querykey.errors import QuerykeyError
+
 Pattern = str
 Arrays = Mapping[str, "tuple[Any, Pattern]"]
 
 
-class ShapeError(ValueError):
+class ShapeError(QuerykeyError):
     """What does not fit, then every array with the shape it should have and the one it has."""
 
     def __init__(self, problem: str, arrays: Arrays, here: str | None = None, hint: str = ""):

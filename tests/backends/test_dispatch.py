@@ -112,7 +112,7 @@ def test_refusals_by_name():
         f"backend 'flex' {cannot}it takes a bias that is a rule over positions, not an array"
     )
     assert refusal("spda") == (
-        "there is no backend 'spda'; did you mean 'sdpa'? "
+        "there is no backend `spda`; did you mean `sdpa`? "
         "(auto, sdpa, flex, triton, chunked, reference)"
     )
     x = np.ones((2, 3))

@@ -4,7 +4,7 @@ A test fails when something is found that is not listed here, and when something
 """
 
 FRONT_DOORS_PASSED = {"backends", "cli", "costs", "laws", "models", "nn", "targets"}
-DOORS_WITHOUT_LIST = {"attention", "backends"}
+DOORS_WITHOUT_LIST: set[str] = set()
 ROOMS_WITH_CYCLES = {"ag", "attention", "backends", "costs", "laws", "targets"}
 ROOMS_WITH_PRIVATE_NAMES_SPREAD = {"backends", "costs", "laws", "models"}
 CLASS_NAMES_TWICE = {

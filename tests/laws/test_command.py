@@ -11,9 +11,9 @@ from querykey.laws import Limits, check_all
 from querykey.laws.law import Finding
 from querykey.laws.report import Report
 from querykey.laws.running.command import _print as printed
-from querykey.laws.running.command import _write as write_page
 from querykey.laws.running.command import as_page, exit_code, expand
 from querykey.laws.running.store import question
+from querykey.show import write_file
 
 MODELS = textwrap.dedent(
     """
@@ -296,7 +296,7 @@ def test_why_laws_could_not_be_tried_is_told_beside_other_targets(capsys, monkey
 
 def test_a_file_whose_name_is_no_text_has_its_page(tmp_path):
     page = tmp_path / "page.html"
-    write_page(page, as_page([Report("\udcff.py:make", "decoder", [])]))
+    write_file(page, as_page([Report("\udcff.py:make", "decoder", [])]))
     assert "\\udcff.py:make" in page.read_text()
 
 

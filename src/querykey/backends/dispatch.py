@@ -7,20 +7,30 @@ print(explain(q, k, v, mask=Causal()))             # what auto takes, and why no
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from querykey.attention import reference, state
-from querykey.attention.arrays import Array, library
-from querykey.attention.caches import Recur, Ways
-from querykey.attention.masks import FULL, Mask
-from querykey.attention.mechanisms import Kernel, Mechanism, Softmax
-from querykey.attention.positions import Bias
-from querykey.attention.state import Recurrent, State
+from querykey.attention import (
+    FULL,
+    Array,
+    Bias,
+    Kernel,
+    Mask,
+    Mechanism,
+    Recur,
+    Recurrent,
+    Softmax,
+    State,
+    Ways,
+    library,
+    reference,
+    state,
+)
 from querykey.backends.request import Request
+from querykey.errors import QuerykeyError
+from querykey.words import suggest
 
 # In the order in which auto asks them; the reference serves everything.
 NAMES = ("sdpa", "flex", "triton", "chunked", "reference")
@@ -28,7 +38,7 @@ NAMES = ("sdpa", "flex", "triton", "chunked", "reference")
 LONG = 256
 
 
-class BackendError(ValueError):
+class BackendError(QuerykeyError):
     """Why the backend that was asked for cannot serve this call."""
 
 
@@ -197,9 +207,8 @@ def _plain_derivatives(*tensors: Any) -> str | None:
 
 def _asked_for(name: str, request: Request) -> str:
     if name not in NAMES:
-        near = difflib.get_close_matches(str(name), ["auto", *NAMES], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BackendError(f"there is no backend {name!r}{hint} (auto, {', '.join(NAMES)})")
+        hint = suggest(str(name), ["auto", *NAMES])
+        raise BackendError(f"there is no backend `{name}`{hint} (auto, {', '.join(NAMES)})")
     reason = _refusal(name, request)
     if reason is not None:
         raise BackendError(f"backend {name!r} cannot serve this call: {reason}")

@@ -17,11 +17,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from querykey.attention.inputs import Call
-from querykey.attention.masks import FULL, ArrayMask, Mask
-from querykey.attention.mechanisms import Softmax
-from querykey.attention.positions import Bias
-from querykey.attention.rules import At
+from querykey.attention import FULL, ArrayMask, At, Bias, Call, Mask, Softmax
 from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import looked_at
 from querykey.backends.request import Request

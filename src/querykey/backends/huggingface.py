@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from querykey.attention.masks import FULL, Causal, Dense, Mask, Padding
-from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.attention import FULL, Causal, Dense, Mask, Mechanism, Padding, Softmax
 from querykey.backends.dispatch import attend
 
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention.inputs import Call
-from querykey.attention.masks import Dense, Mask
-from querykey.attention.rules import At, places
+from querykey.attention import At, Call, Dense, Mask, places
 
 PAIRS = 1 << 22  # booleans made at a time
 

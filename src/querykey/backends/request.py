@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from querykey.attention.arrays import Array
-from querykey.attention.inputs import Call, check_inputs
-from querykey.attention.masks import (
+from querykey.attention import (
+    And,
+    Array,
+    Bias,
     Blocks,
+    Call,
     Causal,
     Dilated,
     Documents,
     Full,
     Mask,
+    Mechanism,
+    Or,
     Padding,
     Window,
+    check_inputs,
     split,
 )
-from querykey.attention.mechanisms import Mechanism
-from querykey.attention.positions import Bias
-from querykey.attention.rules import And, Or
 
 REFLEXIVE = (Full, Causal, Window, Dilated, Blocks, Documents)
 

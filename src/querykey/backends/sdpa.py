@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention.masks import FULL, Causal
-from querykey.attention.mechanisms import Softmax
-from querykey.attention.positions import Bias
+from querykey.attention import FULL, Bias, Causal, Softmax
 from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import (
     Block,

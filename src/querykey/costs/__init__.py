@@ -10,7 +10,19 @@ Two engines check each other: symbolic sizes that go through the model on tensor
 and exact interpolation of counts at concrete sizes.
 """
 
+from querykey.costs.command import cost_of_target, write_page
 from querykey.costs.inputs import CostError, array, images, tokens
 from querykey.costs.measure import cost
+from querykey.costs.render import tables, totals
 
-__all__ = ["CostError", "array", "cost", "images", "tokens"]
+__all__ = [
+    "CostError",
+    "array",
+    "cost",
+    "cost_of_target",
+    "images",
+    "tables",
+    "tokens",
+    "totals",
+    "write_page",
+]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from querykey.costs.inputs import CostError, Named, NoBackwardError, OutsideError, parse
 from querykey.costs.measure import cost
 from querykey.costs.measured_model import refuse_lazy
 from querykey.costs.report import Report
+from querykey.show import write_file
 from querykey.targets import Target, build
 
 DIGITS = 18  # of a size: no axis of a tensor is longer
@@ -82,11 +82,7 @@ def write_page(report: Report, target: str, file: str) -> None:
     """Write the report as one HTML page."""
     from querykey.costs.render import page
 
-    try:
-        # A file's name need not be text.
-        Path(file).write_text(page(report, target), encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise CostError(f"`{file}` cannot be written: {error.strerror}") from error
+    write_file(file, page(report, target))
 
 
 def _named(each: Any) -> Named:

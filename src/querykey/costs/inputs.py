@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from querykey.errors import QuerykeyError
+
 if TYPE_CHECKING:
     import torch
 
 
-class CostError(ValueError):
+class CostError(QuerykeyError):
     """One sentence: why no formula can be given, and what to do."""
 
 

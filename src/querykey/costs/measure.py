@@ -323,7 +323,7 @@ def _compare(
 
 
 def _one_of(what: str, given: str, known: Sequence[str]) -> None:
-    from querykey.targets.target import suggest
+    from querykey.words import suggest
 
     if given not in known:
         later = " (other phases come later)" if what == "phase" else ""

@@ -12,7 +12,8 @@ from torch import nn
 
 from querykey.costs.counting.passes import random_state
 from querykey.costs.inputs import CostError, Inputs, whole
-from querykey.targets.inputs import is_lazy
+from querykey.targets import is_lazy
+from querykey.words import last_line
 
 FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
 COARSE = tuple(24 * n for n in range(1, 10))
@@ -55,7 +56,7 @@ class Subject:
 
     def check_name(self, name: str) -> None:
         """Refuse a size that is not there."""
-        from querykey.targets.target import suggest
+        from querykey.words import suggest
 
         if name not in self.names:
             have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
@@ -194,7 +195,7 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
             with random_state(0):
                 model = builder(**sizes)
         except (Exception, SystemExit) as error:
-            raise CostError(f"the builder refused {said}: {last_line(error)}") from error
+            raise CostError(f"the builder refused {said}: {last_line(error, 200)}") from error
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise CostError(f"the builder returned a {kind}; it returns a torch.nn.Module")
@@ -214,9 +215,3 @@ def _vocabulary(model: nn.Module) -> int | None:
     """Token ids must stay below this; the first embedding says it."""
     found = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
     return next(found, None)
-
-
-def last_line(error: BaseException) -> str:
-    """An exception in one line of bounded length."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__

@@ -66,8 +66,8 @@ def rows(report: Report) -> list[tuple[Any, ...]]:
 
 def page(report: Report, title: str) -> str:
     """One HTML page."""
+    from querykey.show import grid, heading, text
     from querykey.show import page as html
-    from querykey.show.page import grid, heading, text
 
     return html(
         f"What {title} costs",

@@ -157,7 +157,7 @@ class Report:
         return as_text(self)
 
     def _checked(self, sizes: Mapping[str, Any]) -> dict[str, int]:
-        from querykey.targets.target import suggest
+        from querykey.words import suggest
 
         for name in sizes:
             if name not in self.symbols:

@@ -10,13 +10,15 @@ The laws are in table.py; each is a value with the change it makes and what that
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.check import assert_lawful, check
 from querykey.laws.law import Finding, Law
-from querykey.laws.report import Report
+from querykey.laws.report import Report, explained
+from querykey.laws.running.command import BadCallError, run_command
 from querykey.laws.running.workers import Limits, check_all
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, randomised
 
 __all__ = [
     "LAWS",
+    "BadCallError",
     "Finding",
     "Law",
     "Limits",
@@ -26,6 +28,8 @@ __all__ = [
     "check",
     "check_all",
     "duplicate",
+    "explained",
     "lifted",
     "randomised",
+    "run_command",
 ]

@@ -23,9 +23,8 @@ from querykey.laws.understanding.cache_protocol import find_protocol
 from querykey.laws.understanding.copies import Bench, Setting
 from querykey.laws.understanding.intent import also_causal, find_intent
 from querykey.laws.understanding.signature import UnfitError, UnsuitedError, dissect
-from querykey.targets import TargetError, build
-from querykey.targets.inputs import quiet, uncompiled
-from querykey.targets.target import last_line, suggest
+from querykey.targets import TargetError, build, quiet, uncompiled
+from querykey.words import last_line, suggest
 
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
 

@@ -17,7 +17,7 @@ from querykey.laws.law import Finding, Law
 from querykey.laws.runner import FLOORS, Specimen
 from querykey.laws.trial import Outcome, Trial, conduct
 from querykey.laws.understanding.copies import Setting
-from querykey.targets.target import last_line
+from querykey.words import last_line
 
 RESEEDED = (11, 23)  # other weights and inputs, to tell a breach from a tie
 

@@ -8,10 +8,12 @@ save(model, "copy")
 from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
-from querykey.models.decoding.generate import stream
+from querykey.models.decoding.generate import generate, stream
+from querykey.models.decoding.prompts import Speaker
 from querykey.models.folders.families.family import FolderError
 from querykey.models.folders.load import load, save
 from querykey.models.presets import PRESETS, preset
+from querykey.models.probe import probe
 from querykey.models.text.config import (
     ClassHead,
     DecoderConfig,
@@ -52,14 +54,17 @@ __all__ = [
     "PatchAutoencoder",
     "PatchAutoencoderConfig",
     "Sinusoidal",
+    "Speaker",
     "Special",
     "Stage",
     "TokenHead",
     "VisionTransformer",
     "VisionTransformerConfig",
     "build",
+    "generate",
     "load",
     "preset",
+    "probe",
     "save",
     "stream",
 ]

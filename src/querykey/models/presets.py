@@ -13,9 +13,16 @@ from typing import Any
 
 from torch import nn
 
-from querykey.attention.features import EluPlusOne, Quadratic
-from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Softmax
-from querykey.attention.positions import ALiBi, Rotary
+from querykey.attention import (
+    ALiBi,
+    Argmax,
+    EluPlusOne,
+    Kernel,
+    Mechanism,
+    Quadratic,
+    Rotary,
+    Softmax,
+)
 from querykey.models.autoencoders.patches import PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
@@ -32,7 +39,7 @@ from querykey.models.text.config import (
 )
 from querykey.models.vision.davit import DaViTConfig, Stage
 from querykey.models.vision.transformer import VisionTransformerConfig
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 
 def bert(width=64, layers=2, heads=4, vocabulary=128, length=128) -> EncoderConfig:

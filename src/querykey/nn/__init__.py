@@ -4,17 +4,34 @@ block = Block(BlockConfig.preset("pre-norm", width=64, heads=4), mask=Causal())
 block(x)  # (batch, tokens, 64) -> (batch, tokens, 64)
 """
 
-from querykey.nn.attention import MultiHeadAttention
-from querykey.nn.block import Block
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
-from querykey.nn.mlp import MLP
+from querykey.nn.attention import MultiHeadAttention, Turns, token_positions
+from querykey.nn.block import Block, Memory
+from querykey.nn.config import (
+    ACTIVATIONS,
+    AttentionConfig,
+    BlockConfig,
+    MLPConfig,
+    NormConfig,
+    among,
+    positive,
+)
+from querykey.nn.mlp import MLP, activate
+from querykey.nn.norms import make_norm
 
 __all__ = [
+    "ACTIVATIONS",
     "MLP",
     "AttentionConfig",
     "Block",
     "BlockConfig",
     "MLPConfig",
+    "Memory",
     "MultiHeadAttention",
     "NormConfig",
+    "Turns",
+    "activate",
+    "among",
+    "make_norm",
+    "positive",
+    "token_positions",
 ]

@@ -12,15 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from querykey.attention.caches import Ways
-from querykey.attention.heads import repeat_heads
-from querykey.attention.masks import FULL, Mask, Padding
-from querykey.attention.mechanisms import Argmax
-from querykey.attention.positions import Bias, Rotary
-from querykey.attention.reference import weighted_sum, weights
-from querykey.attention.state import Recurrent, State, empty_state
-from querykey.attention.state import follow as follow_by
-from querykey.backends.dispatch import NAMES, BackendError, attend, follow
+from querykey.attention import (
+    FULL,
+    Argmax,
+    Bias,
+    Mask,
+    Padding,
+    Recurrent,
+    Rotary,
+    State,
+    Ways,
+    empty_state,
+    repeat_heads,
+    weighted_sum,
+    weights,
+)
+from querykey.attention import follow as follow_by
+from querykey.backends import NAMES, BackendError, attend, follow
 from querykey.nn.config import AttentionConfig
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from querykey.attention.masks import FULL, Mask
-from querykey.attention.positions import Bias, Rotary
-from querykey.attention.state import State
+from querykey.attention import FULL, Bias, Mask, Rotary, State
 from querykey.nn.attention import MultiHeadAttention, Turns
 from querykey.nn.config import BlockConfig
 from querykey.nn.mlp import MLP

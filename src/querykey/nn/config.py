@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Literal
 
-from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.attention import Mechanism, Softmax
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
 

@@ -1,7 +1,8 @@
 """Plain values made visible: tables in a terminal, SVG figures, one self-contained HTML page."""
 
 from querykey.show.figure import Series, line_chart
-from querykey.show.page import page
+from querykey.show.file import WriteError, write_file
+from querykey.show.page import code, grid, heading, page, text
 from querykey.show.table import (
     console,
     number,
@@ -13,12 +14,18 @@ from querykey.show.table import (
 
 __all__ = [
     "Series",
+    "WriteError",
+    "code",
     "console",
+    "grid",
+    "heading",
     "line_chart",
     "number",
     "page",
     "print_table",
     "stdout",
     "table",
+    "text",
     "until_the_reader_leaves",
+    "write_file",
 ]

@@ -7,7 +7,22 @@
 A name that cannot be built raises a TargetError of one sentence that says what to do instead.
 """
 
-from querykey.targets.inputs import Input, find_inputs
+from querykey.targets.describe import describe
+from querykey.targets.huggingface import pairs
+from querykey.targets.inputs import Input, find_inputs, floating, is_lazy, quiet, uncompiled
 from querykey.targets.target import PRESETS, Target, TargetError, build
 
-__all__ = ["PRESETS", "Input", "Target", "TargetError", "build", "find_inputs"]
+__all__ = [
+    "PRESETS",
+    "Input",
+    "Target",
+    "TargetError",
+    "build",
+    "describe",
+    "find_inputs",
+    "floating",
+    "is_lazy",
+    "pairs",
+    "quiet",
+    "uncompiled",
+]

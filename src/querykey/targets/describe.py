@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from querykey.targets.inputs import evaluating, is_lazy
-from querykey.targets.target import Target, last_line
+from querykey.targets.target import Target
+from querykey.words import last_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

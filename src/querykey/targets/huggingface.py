@@ -20,7 +20,8 @@ from torch import nn
 
 from querykey.targets.inputs import Input, find_inputs, quiet, trial
 from querykey.targets.shrink import is_int, shrink
-from querykey.targets.target import TargetError, last_line, suggest
+from querykey.targets.target import TargetError
+from querykey.words import last_line, suggest
 
 HEADS = ("causal", "masked", "seq2seq")
 OURS = "querykey"  # the model_type of folders that only `querykey.models` reads

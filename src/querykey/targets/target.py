@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from querykey.errors import QuerykeyError
+from querykey.words import last_line, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +50,7 @@ PRESETS = {
 }
 
 
-class TargetError(ValueError):
+class TargetError(QuerykeyError):
     """One sentence: which target could not be built, why, and what to do."""
 
 
@@ -86,12 +88,6 @@ def build(name: str) -> Target:
     began = time.perf_counter()
     kind, model, inputs, note = _build(name.strip())
     return Target(name.strip(), kind, model, inputs, note, time.perf_counter() - began)
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean X?` for the nearest known word, or nothing where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _build(name: str) -> tuple[str, nn.Module, tuple[Input, ...], str]:
@@ -236,9 +232,3 @@ def _lies_in(folder: Path, name: str) -> bool:
     module = sys.modules.get(top)
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
     return any(Path(place).with_suffix("") == folder / top for place in places if place)
-
-
-def last_line(error: BaseException) -> str:
-    """Write an exception as Python's own last line does, on one line."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from querykey.attention.masks import real_keys
-from querykey.attention.mechanisms import Kernel
+from querykey.attention import Kernel, real_keys
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
 from querykey.backends.request import Request

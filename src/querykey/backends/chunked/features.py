@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from querykey.attention.tables import orthogonal_rows
+from querykey.attention import orthogonal_rows
 
 # Products x_i x_j are made for this many i at once. Within such a block both orders of a pair
 # appear: a few more rows than the triangle has, for an eighth of the calls.

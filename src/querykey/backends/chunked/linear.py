@@ -16,8 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from querykey.attention.features import EluPlusOne, PowerSeries, RandomFeatures
-from querykey.attention.mechanisms import Kernel
+from querykey.attention import EluPlusOne, Kernel, PowerSeries, RandomFeatures
 from querykey.backends.chunked.ops import chunked_forward
 
 

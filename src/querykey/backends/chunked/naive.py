@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from querykey.attention.mechanisms import Kernel
+from querykey.attention import Kernel
 
 
 def extend(

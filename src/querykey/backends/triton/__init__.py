@@ -7,10 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from querykey.attention.arrays import moved
-from querykey.attention.features import PowerSeries
-from querykey.attention.masks import Documents, real_keys
-from querykey.attention.mechanisms import Kernel, Mechanism
+from querykey.attention import Documents, Kernel, Mechanism, PowerSeries, moved, real_keys
 from querykey.backends.request import Request
 from querykey.backends.triton import linear
 from querykey.backends.triton.plans import SIZES, SUMMED

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention.features import PowerSeries
-from querykey.attention.mechanisms import Kernel
+from querykey.attention import Kernel, PowerSeries
 from querykey.backends.triton import documents
 from querykey.backends.triton.ops import triton_forward
 from querykey.backends.triton.plans import fitting

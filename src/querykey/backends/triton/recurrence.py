@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from querykey.attention.features import PowerSeries
-from querykey.attention.mechanisms import Kernel
+from querykey.attention import Kernel, PowerSeries
 from querykey.backends.operators import operator
 from querykey.backends.triton import flops
 from querykey.backends.triton.linear import compute_dtype

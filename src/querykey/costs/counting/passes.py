@@ -20,7 +20,7 @@ from querykey.costs.counting.operations import FUSED_BACKWARD, Call, Shape
 from querykey.costs.counting.restoring import untouched
 from querykey.costs.counting.trace import BACKWARD, FORWARD, Tally
 from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError
-from querykey.targets.inputs import floating, quiet
+from querykey.targets import floating, quiet
 
 Sum = dict[Any, Any]  # a monomial (a sympy expression, or 1) to its coefficient
 Formula = Callable[[list[Shape], list[Shape]], Any]

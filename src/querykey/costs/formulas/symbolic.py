@@ -32,7 +32,8 @@ from querykey.costs.formulas.order import fold_sums
 from querykey.costs.formulas.polynomial import Fitter, NotPolynomialError
 from querykey.costs.formulas.validity import Valid
 from querykey.costs.inputs import CostError
-from querykey.costs.measured_model import Subject, last_line
+from querykey.costs.measured_model import Subject
+from querykey.words import last_line
 
 Key = tuple[str, str]
 
@@ -134,7 +135,7 @@ def _symbolic_pass(
         except CostError:
             raise
         except (Exception, SystemExit) as error:  # whatever a model may raise
-            reason = reason or last_line(error)
+            reason = reason or last_line(error, 200)
     raise RefusedError(f"symbolic sizes did not get through the model ({reason})")
 
 
@@ -182,7 +183,7 @@ class Counter:
             except CostError:
                 raise
             except (Exception, SystemExit) as error:
-                reason = reason or last_line(error)
+                reason = reason or last_line(error, 200)
             else:
                 self.ways, self.runs = [(way, device)], way == "real"
                 return counts

@@ -15,7 +15,7 @@ from querykey.laws.blaming.recorder import Call, Recorder
 from querykey.laws.runner import Specimen
 from querykey.laws.trial import Cells, Outcome, Run
 from querykey.targets import Input
-from querykey.targets.target import last_line
+from querykey.words import last_line
 
 
 def reach(

@@ -18,7 +18,7 @@ from querykey.laws.runner import Specimen
 from querykey.laws.trial import Outcome, Run, conduct
 from querykey.laws.understanding.copies import Inputs, Setting
 from querykey.laws.understanding.float64 import duplicate, randomise, rounded
-from querykey.targets.target import last_line
+from querykey.words import last_line
 
 ROOM = 16.0  # times what rounding every module's output does
 SLACK = {torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # and this much on top

@@ -10,17 +10,18 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from querykey.errors import QuerykeyError
 from querykey.laws.check import choose
 from querykey.laws.law import Finding
 from querykey.laws.report import Report, explained
 from querykey.laws.running.store import StoreError, endless, unwritable
 from querykey.laws.running.workers import stream
-from querykey.show import until_the_reader_leaves
+from querykey.show import until_the_reader_leaves, write_file
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 
 
-class BadCallError(ValueError):
+class BadCallError(QuerykeyError):
     """One sentence: what is wrong with the call."""
 
 
@@ -47,7 +48,7 @@ def run_command(
     except StoreError as error:
         raise BadCallError(str(error)) from error
     if html is not None:
-        _write(html, as_page(reports))
+        write_file(html, as_page(reports))
     code = exit_code(reports, known)
     with until_the_reader_leaves():
         if as_json:
@@ -69,14 +70,6 @@ def _checked(
     return [made[name] for name in dict.fromkeys(names)]
 
 
-def _write(file: Path, text: str) -> None:
-    try:
-        # A file's name need not be text.
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise BadCallError(f"`{file}` cannot be written: {error.strerror}") from error
-
-
 def exit_code(reports: Iterable[Report], known: set[tuple[str, str]]) -> int:
     """Broken before failed, failed before fine; nothing built is a bad call."""
     reports = list(reports)
@@ -96,7 +89,7 @@ def expand(targets: Sequence[str]) -> list[str]:
         if not target.startswith("hf:") or not set(target) & set("*?["):
             names.append(target)
             continue
-        from querykey.targets.huggingface import pairs
+        from querykey.targets import pairs
 
         every = [f"hf:{model_type}:{head}" for model_type, head in pairs()]
         wide = target if target.count(":") > 1 else f"{target}:*"
@@ -132,7 +125,7 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
 
 def as_page(reports: list[Report]) -> str:
     """One self-contained HTML page."""
-    from querykey.show.page import code, grid, heading, page, text
+    from querykey.show import code, grid, heading, page, text
 
     broken = [report for report in reports if report.violations]
     sections = [

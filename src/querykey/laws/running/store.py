@@ -11,13 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from querykey.errors import QuerykeyError
 from querykey.laws.report import Report, installed
 
 ASKED = "asked"  # beside the fields of a report: what it is the answer to
 FOLDERS = 1000  # in which code that a target may import is looked for
 
 
-class StoreError(ValueError):
+class StoreError(QuerykeyError):
     """One sentence: why a file cannot keep reports."""
 
 

@@ -21,7 +21,7 @@ from querykey.laws.law import Finding
 from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Store, question
 from querykey.targets import TargetError
-from querykey.targets.target import last_line
+from querykey.words import last_line
 
 WEIGHTS = "both"
 SECONDS, MEBIBYTES = 120.0, 6144

@@ -14,7 +14,7 @@ from querykey.laws.understanding.copies import Bench, Inputs, Setting
 from querykey.laws.understanding.float64 import duplicate
 from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.targets import Input, find_inputs
-from querykey.targets.target import last_line
+from querykey.words import last_line
 
 # Where no length is asked for; the main one is 13 unless a setting says otherwise. All differ.
 LENGTHS = {"seq": 10, "target_seq": 9, "third_seq": 8}

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from querykey.attention.positions import sinusoids
+from querykey.attention import sinusoids
 from querykey.models.text.heads import initialise
 from querykey.models.vision.transformer import Pair, check_image
-from querykey.nn.block import Block
-from querykey.nn.config import BlockConfig
-from querykey.nn.norms import make_norm
+from querykey.nn import Block, BlockConfig, make_norm
 
 
 @dataclass(frozen=True)

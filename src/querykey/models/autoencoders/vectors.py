@@ -13,8 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from querykey.nn.config import ACTIVATIONS, among, positive
-from querykey.nn.mlp import activate
+from querykey.nn import ACTIVATIONS, activate, among, positive
 
 
 @dataclass(frozen=True)

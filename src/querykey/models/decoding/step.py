@@ -14,12 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention.masks import Causal
-from querykey.attention.mechanisms import Softmax
-from querykey.attention.positions import Rotary
-from querykey.attention.state import Growing, State
-from querykey.nn.attention import MultiHeadAttention, Turns
-from querykey.nn.mlp import MLP, activate
+from querykey.attention import Causal, Growing, Rotary, Softmax, State
+from querykey.nn import MLP, MultiHeadAttention, Turns, activate
 
 
 def joined_layers(module: nn.Module) -> tuple[str, tuple[str, ...]]:

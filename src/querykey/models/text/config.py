@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from querykey.attention.positions import ALiBi, Rotary
-from querykey.nn.config import BlockConfig, positive
+from querykey.attention import ALiBi, Rotary
+from querykey.nn import BlockConfig, positive
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from querykey.models.text.config import (
 from querykey.models.text.embedding import Embedding
 from querykey.models.text.heads import ClassScores, TokenScores, initialise
 from querykey.models.text.stack import ModelState, Stack
-from querykey.nn.mlp import activate
+from querykey.nn import activate
 
 
 class Encoder(nn.Module):

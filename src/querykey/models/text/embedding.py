@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from querykey.attention.positions import sinusoids
+from querykey.attention import sinusoids
 from querykey.models.text.config import EmbeddingConfig, Learned, Positions, Sinusoidal
-from querykey.nn.config import NormConfig
-from querykey.nn.norms import make_norm
+from querykey.nn import NormConfig, make_norm
 
 
 class Embedding(nn.Module):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from querykey.models.text.config import ClassHead, TokenHead
-from querykey.nn.config import BlockConfig
-from querykey.nn.mlp import activate
-from querykey.nn.norms import make_norm
+from querykey.nn import BlockConfig, activate, make_norm
 
 
 class TokenScores(nn.Module):

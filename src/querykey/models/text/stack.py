@@ -9,14 +9,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from querykey.attention.caches import row_numbers
-from querykey.attention.masks import FULL, Causal, Mask, Window
-from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary
-from querykey.attention.state import State
+from querykey.attention import (
+    FULL,
+    ALiBi,
+    Bias,
+    Buckets,
+    Causal,
+    Mask,
+    Rotary,
+    State,
+    Window,
+    row_numbers,
+)
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
-from querykey.nn.attention import Turns, token_positions
-from querykey.nn.block import Block, Memory
-from querykey.nn.norms import make_norm
+from querykey.nn import Block, Memory, Turns, make_norm, token_positions
 
 
 @dataclass(frozen=True, eq=False)

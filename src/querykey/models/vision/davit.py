@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention.grids import attend_channels
-from querykey.backends.dispatch import attend
+from querykey.attention import attend_channels
+from querykey.backends import attend
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.vision.transformer import Pair, check_image
-from querykey.nn.attention import MultiHeadAttention
-from querykey.nn.config import AttentionConfig, MLPConfig, positive
-from querykey.nn.mlp import MLP
+from querykey.nn import MLP, AttentionConfig, MLPConfig, MultiHeadAttention, positive
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
-from querykey.nn.block import Block
-from querykey.nn.config import BlockConfig, positive
-from querykey.nn.mlp import activate
-from querykey.nn.norms import make_norm
+from querykey.nn import Block, BlockConfig, activate, make_norm, positive
 
 Pair = tuple[int, int]
 

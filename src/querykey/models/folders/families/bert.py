@@ -25,7 +25,7 @@ from querykey.models.text.config import (
     Learned,
     TokenHead,
 )
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 BLOCK = "stack.blocks.{i}"
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from querykey.errors import QuerykeyError
 from querykey.models.text.config import EmbeddingConfig, Special
 
 Settings = dict[str, Any]  # config.json
 
 
-class FolderError(ValueError):
+class FolderError(QuerykeyError):
     """What is wrong with a folder of weights: the file, and the tensor where there is one."""
 
 

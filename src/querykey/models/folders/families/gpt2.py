@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querykey.attention.mechanisms import Softmax
+from querykey.attention import Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
@@ -15,7 +15,7 @@ from querykey.models.folders.families.family import (
     write_special,
 )
 from querykey.models.text.config import DecoderConfig, EmbeddingConfig, Learned, TokenHead
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 BLOCK = "stack.blocks.{i}"
 ROWS = (

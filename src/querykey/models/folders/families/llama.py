@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from querykey.attention.mechanisms import Softmax
-from querykey.attention.positions import Rotary
+from querykey.attention import Rotary, Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
@@ -22,7 +21,7 @@ from querykey.models.folders.families.family import (
 )
 from querykey.models.folders.families.rope import read_rope, write_rope
 from querykey.models.text.config import DecoderConfig, EmbeddingConfig, TokenHead
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 BLOCK = "stack.blocks.{i}"
 ROWS = (

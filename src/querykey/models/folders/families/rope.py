@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 
 import numpy as np
 
-from querykey.attention.positions import Rotary
+from querykey.attention import Rotary
 from querykey.models.folders.families.family import FolderError, Settings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querykey.attention.mechanisms import Softmax
+from querykey.attention import Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
     Family,
@@ -23,7 +23,7 @@ from querykey.models.text.config import (
     EncoderDecoderConfig,
     TokenHead,
 )
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 # One table of tokens, under any of these names.
 TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

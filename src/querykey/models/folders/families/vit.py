@@ -14,7 +14,7 @@ from querykey.models.folders.families.family import (
 )
 from querykey.models.text.config import ClassHead
 from querykey.models.vision.transformer import VisionTransformerConfig
-from querykey.nn.config import AttentionConfig, BlockConfig, MLPConfig, NormConfig
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 LAYER, BLOCK = "vit.encoder.layer.{i}", "blocks.{i}"
 ROWS = (

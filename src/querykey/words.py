@@ -1,0 +1,44 @@
+"""Small texts and checks that every room needs: suggestions, exceptions in a line, numbers."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean X?` for the nearest known word, or nothing where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def last_line(error: BaseException, longest: int | None = None) -> str:
+    """Return an exception as the last line of its traceback; at most `longest` letters of text."""
+    text = " ".join(str(error).split())[:longest]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """Return `value` as an int, or raise the error which says that `name` must be a whole number.
+
+    Integers of any library are whole numbers; booleans and floats are not.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is a whole number; got {value!r}")
+    if number < least:
+        raise ValueError(f"{name} is at least {least}; got {number}")
+    return number
+
+
+def share(name: str, value: Any) -> float:
+    """Return `value`, or raise the error which says that `name` is from 0 to below 1."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 1):
+        raise ValueError(f"{name} is a share, from 0 to below 1; got {value!r}")
+    return float(value)

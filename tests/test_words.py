@@ -1,0 +1,53 @@
+"""The texts and checks that every room shares."""
+
+import numpy as np
+import pytest
+import torch
+
+from querykey.errors import QuerykeyError
+from querykey.show import write_file
+from querykey.words import last_line, share, suggest, whole
+
+
+def test_the_nearest_word_is_suggested_and_no_far_one():
+    assert suggest("spda", ["flex", "sdpa"]) == "; did you mean `sdpa`?"
+    assert suggest("nothing", ["flex", "sdpa"]) == ""
+
+
+def test_an_exception_is_one_line_of_bounded_length():
+    assert last_line(KeyError()) == "KeyError"
+    assert last_line(ValueError("two\n  lines")) == "ValueError: two lines"
+    assert last_line(ValueError("two lines"), 3) == "ValueError: two"
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3)])
+def test_whole_numbers_of_every_library_are_taken(value):
+    number = whole("size", value)
+    assert number == 3
+    assert type(number) is int
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(TypeError, match=r"^size is a whole number; got "):
+        whole("size", value)
+
+
+def test_whole_numbers_have_a_least():
+    assert whole("size", 0, least=0) == 0
+    with pytest.raises(ValueError, match=r"^size is at least 1; got 0$"):
+        whole("size", 0)
+
+
+def test_a_share_leaves_something():
+    assert share("dropout", 0) == 0
+    for value in (1, -0.1, True, "0.5", float("nan")):
+        with pytest.raises(ValueError, match=r"^dropout is a share, from 0 to below 1; got "):
+            share("dropout", value)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    write_file(tmp_path / "page.html", "a \udcff")
+    assert (tmp_path / "page.html").read_text() == "a \\udcff"
+    with pytest.raises(QuerykeyError, match=r"none/page.html` cannot be written: No such file"):
+        write_file(tmp_path / "none" / "page.html", "a")
