@@ -1,6 +1,14 @@
 """Fast ways to run the same spec on torch tensors, and the equation for the rest."""
 
-from querykey.backends.dispatch import NAMES, BackendError, Explanation, attend, explain, extend
+from querykey.backends.dispatch import (
+    NAMES,
+    BackendError,
+    Explanation,
+    attend,
+    explain,
+    extend,
+    follow,
+)
 
 __all__ = [
     "NAMES",
@@ -9,4 +17,5 @@ __all__ = [
     "attend",
     "explain",
     "extend",
+    "follow",
 ]
