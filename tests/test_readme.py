@@ -1,71 +1,136 @@
-"""The README is run: every command and every block of Python in it, and its tree is compared.
+"""The README and every page under docs are run: their commands, their Python, and what they show.
 
-So is the Python of every page under docs, each page from its first block to its last.
+A block of `text` after a block of `bash` is what the commands print. Its lines occur in that order;
+a line of three dots stands for lines that are left out.
 """
 
+import math
+import os
 import re
+import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-import querykey
-
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall(README)
-PAGES = [page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text()]
-TREE = next(text for language, text in BLOCKS if language == "")
+NUMBER = re.compile(r"[\d.]+e[+-]\d\d[,;]?")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text()
 
 
-def blocks(language):
-    return [text for name, text in BLOCKS if name == language]
+def blocks(page: Path, language: str) -> list[str]:
+    """The texts of a page's blocks of a language."""
+    return [text for name, text in BLOCK.findall(page.read_text()) if name == language]
+
+
+def shown() -> list:
+    """Every block of commands that use `qk`, with the output that the page shows below it."""
+    found = []
+    for page in PAGES:
+        if page.name == "cost.md":  # tests/costs/test_cost_page.py runs its commands
+            continue
+        parts = [*BLOCK.findall(page.read_text()), ("", "")]
+        for (language, commands), (after, output) in pairwise(parts):
+            if language == "bash" and re.search(r"^qk ", commands, flags=re.MULTILINE):
+                output = output if after == "text" else ""
+                found.append(pytest.param(commands, output, id=f"{page.name}-{len(found)}"))
+    return found
+
+
+def same(word: str, other: str) -> bool:
+    """Whether two words are equal, or numbers that differ by a tenth, or by rounding alone."""
+    if NUMBER.fullmatch(word) and NUMBER.fullmatch(other):
+        numbers = (float(text.rstrip(",;")) for text in (word, other))
+        return math.isclose(*numbers, rel_tol=0.1, abs_tol=1e-13)
+    return word == other
+
+
+def missing(expected: str, printed: str) -> list[str]:
+    """The lines that a page shows and that the command does not print, in this order."""
+    lines = iter([line.split() for line in printed.splitlines()])
+    return [
+        line
+        for line in expected.splitlines()
+        if line.strip() not in ("", "...")
+        if not any(
+            len(words) == len(line.split()) and all(map(same, words, line.split()))
+            for words in lines
+        )
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [b for b in blocks("bash") if "qk " in b])
-def test_every_command_works_as_printed(block, tmp_path):
+@pytest.mark.parametrize(("commands", "output"), shown())
+def test_every_command_prints_what_is_shown(commands, output, tmp_path):
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    home = {"HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copy(ROOT / "examples" / "leak.py", tmp_path / "model.py")
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=tmp_path, env={"PATH": path, "HOME": str(tmp_path)}, capture_output=True, text=True,
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=tmp_path, env={"PATH": path, **home}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert missing(output, done.stdout) == [], done.stdout
+
+
+def test_the_comparison_of_outputs_can_fail():
+    printed = "a  1.5e+00\n\n b c\n d 3.1e-16; e\n"
+    assert missing("a 1.5e+00\n...\nd 8.0e-16; e\n", printed) == []
+    assert missing("a 1.8e+00\n", printed) == ["a 1.8e+00"]
+    assert missing("b c\na 1.5e+00\n", printed) == ["a 1.5e+00"]
+    assert missing("b\n", printed) == ["b"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks("python"))
-def test_every_block_of_python_runs(block):
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+)
 def test_the_python_of_every_page_runs(page, tmp_path):
-    text = "\n".join(text for name, text in BLOCK.findall(page.read_text()) if name == "python")
+    text = "\n".join(blocks(page, "python"))  # a later block may use what an earlier one made
     run = [sys.executable, "-c", text]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_make_target_named_exists():
-    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, flags=re.MULTILINE))
     assert named
-    assert named <= made
+    assert named <= targets
 
 
-def test_the_tree_names_every_room_and_no_other():
-    rooms = set(re.findall(r"^  ([a-z]+)(?:/|\.py) ", TREE, flags=re.MULTILINE))
-    assert rooms == set(querykey._ROOMS)
+def test_the_readme_leads_to_every_page_for_users():
+    assert {page.name for page in PAGES[1:] if f"(docs/{page.name}" not in README} == set()
 
 
-def test_the_tree_names_every_benchmark_and_page():
-    for folder, ending in (("benchmarks", "py"), ("docs", "md"), ("docs/dev", "md")):
-        line = next(line for line in TREE.splitlines() if line.startswith(f"{folder}/ "))
-        files = {path.name for path in (ROOT / folder).glob(f"*.{ending}")}
-        assert {name for name in files if name not in line} == set()
+def links() -> list[tuple[Path, str]]:
+    """Every link from a page to a file of ours."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    found = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    ]
+    return [(page, link) for page, link in found if not link.startswith(("http:", "https:"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_somewhere():
+    broken = []
+    for page, link in links():
+        name, _, anchor = link.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert links()
+    assert broken == []

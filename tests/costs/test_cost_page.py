@@ -13,8 +13,7 @@ from querykey.costs.command import write_page
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cost.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
-MODEL = re.findall(r"> model.py <<'END'\n(.*?)^END$", README, flags=re.MULTILINE | re.DOTALL)[0]
+MODEL = (Path(__file__).parent.parent.parent / "examples" / "leak.py").read_text()
 
 
 @pytest.mark.slow

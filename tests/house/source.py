@@ -86,9 +86,38 @@ def file_of(source: Path, module: list[str]) -> Path | None:
     return None
 
 
+def names_bound(tree: ast.Module, package: str) -> set[str]:
+    """The names that a package's `__init__` binds, other than its own files as modules."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module != package:
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+    return names
+
+
+def names_offered(tree: ast.Module) -> list[str]:
+    """What a file lists in `__all__`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return []
+
+
 def target(source: Path, found: Import) -> Path | None:
-    """The file that an import asks for: of the module that is named, else of the one around it."""
-    return file_of(source, found.parts) or file_of(source, found.module.split("."))
+    """The file that an import asks for: of the module that is named, else of the one around it.
+
+    Where a package offers a name that one of its files has too (`show.table`), the package is
+    meant; and to other rooms also where it offers the file itself (`ag.nn`).
+    """
+    around = file_of(source, found.module.split("."))
+    if found.name and around and around.name == "__init__.py" and around != found.file:
+        tree = parse(source / around)
+        offered = names_offered(tree) if room_of(found.file) != room_of(around) else []
+        if found.name in names_bound(tree, found.module) or found.name in offered:
+            return around
+    return file_of(source, found.parts) or around
 
 
 def import_graph(source: Path) -> dict[Path, set[Path]]:

@@ -17,7 +17,7 @@ OPERATORS = "aten"  # its operators have registered names, some of which begin w
 NAMED_TUPLES = {"_fields", "_replace", "_asdict", "_make"}
 # Private attributes of their modules, tensors and configurations, on whatever object.
 THEIRS = {
-    "_version", "_base", "_cdata", "_parameters", "_buffers", "_modules", "_forward_hooks",
+    "_version", "_cdata", "_parameters", "_buffers", "_modules", "_forward_hooks",
     "_forward_pre_hooks", "_backward_hooks", "_non_persistent_buffers_set", "_orig_mod",
     "_attn_implementation", "_tied_weights_keys", "_no_split_modules",
 }  # fmt: skip

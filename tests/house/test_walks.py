@@ -1,10 +1,9 @@
 """How many files a reader must open to follow a call, and in which direction the call goes."""
 
 import pytest
-from tests.house import unmended
 from tools import walks
 
-MOST = {"attend": 21, "generate": 22, "ag backward": 5}
+MOST = {"attend": 18, "generate": 16, "ag backward": 5}
 
 
 @pytest.mark.slow
@@ -16,8 +15,7 @@ def test_a_walk_is_short(name):
 
 @pytest.mark.slow
 def test_generating_never_goes_from_attention_back_up_into_backends():
-    calls = set(walks.generate().between("attention", "backends"))
-    assert calls == unmended.CALLS_FROM_ATTENTION_INTO_BACKENDS
+    assert walks.generate().between("attention", "backends") == []
 
 
 def test_the_tracer_sees_threads_and_directions():
