@@ -11,6 +11,7 @@ from tests.models import cases
 
 import querykey as qk
 from querykey.models import PRESETS, ClassHead, FolderError, Learned, build, preset
+from querykey.models.folders.families.rope import LinearScaling
 from querykey.nn import NormConfig
 
 
@@ -328,6 +329,16 @@ def test_our_own_format_refuses_what_it_does_not_know(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(record))
     with pytest.raises(FolderError, match="there is no 'Popen'"):
         qk.models.load(tmp_path)
+
+
+def test_the_name_of_a_stretched_rotation_in_config_json_stays(tmp_path):
+    """Folders that were saved before the class had its present name are still read."""
+    config = qk.models.presets.mechanism(qk.Kernel(qk.EluPlusOne()))
+    config = replace(config, positions=replace(config.positions, scaling=LinearScaling(3.0)))
+    qk.models.save(build(config), tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert record["positions"]["scaling"] == {"is": "Linear", "factor": 3.0}
+    assert qk.models.load(tmp_path).config == config
 
 
 def test_a_compiled_model_is_saved_as_itself(tmp_path):

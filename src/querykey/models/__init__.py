@@ -11,7 +11,8 @@ from querykey.models.build import build
 from querykey.models.decoding.generate import generate, stream
 from querykey.models.decoding.prompts import Speaker
 from querykey.models.folders.families.family import FolderError
-from querykey.models.folders.load import load, save
+from querykey.models.folders.load import load
+from querykey.models.folders.save import save
 from querykey.models.presets import PRESETS, preset
 from querykey.models.probe import probe
 from querykey.models.text.config import (
@@ -26,7 +27,9 @@ from querykey.models.text.config import (
     Special,
     TokenHead,
 )
-from querykey.models.text.decoder import Decoder, Encoder, EncoderDecoder
+from querykey.models.text.decoder import Decoder
+from querykey.models.text.encoder import Encoder
+from querykey.models.text.encoder_decoder import EncoderDecoder
 from querykey.models.text.stack import ModelState
 from querykey.models.vision.davit import DaViT, DaViTConfig, Stage
 from querykey.models.vision.transformer import VisionTransformer, VisionTransformerConfig

@@ -9,7 +9,9 @@ from torch import nn
 from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig
 from querykey.models.text.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
-from querykey.models.text.decoder import Decoder, Encoder, EncoderDecoder
+from querykey.models.text.decoder import Decoder
+from querykey.models.text.encoder import Encoder
+from querykey.models.text.encoder_decoder import EncoderDecoder
 from querykey.models.vision.davit import DaViT, DaViTConfig
 from querykey.models.vision.transformer import VisionTransformer, VisionTransformerConfig
 

@@ -5,7 +5,7 @@ block(x)  # (batch, tokens, 64) -> (batch, tokens, 64)
 """
 
 from querykey.nn.attention import MultiHeadAttention, Turns, token_positions
-from querykey.nn.block import Block, Memory
+from querykey.nn.block import Block, SourceMemory
 from querykey.nn.config import (
     ACTIVATIONS,
     AttentionConfig,
@@ -13,7 +13,6 @@ from querykey.nn.config import (
     MLPConfig,
     NormConfig,
     among,
-    positive,
 )
 from querykey.nn.mlp import MLP, activate
 from querykey.nn.norms import make_norm
@@ -25,13 +24,12 @@ __all__ = [
     "Block",
     "BlockConfig",
     "MLPConfig",
-    "Memory",
     "MultiHeadAttention",
     "NormConfig",
+    "SourceMemory",
     "Turns",
     "activate",
     "among",
     "make_norm",
-    "positive",
     "token_positions",
 ]

@@ -13,7 +13,7 @@ from querykey.nn.mlp import MLP
 from querykey.nn.norms import make_norm
 
 
-class Memory(NamedTuple):
+class SourceMemory(NamedTuple):
     """Keys and values of another sequence, and which of its tokens are real."""
 
     keys: Tensor
@@ -55,7 +55,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Memory | None = None,
+        memory: SourceMemory | None = None,
         *,
         state: State | None = None,
         real: Tensor | None = None,
@@ -81,13 +81,13 @@ class Block(nn.Module):
         x = self._joined(x, out, self.mlp_norm, "mlp")
         return x if state is None else (x, state)
 
-    def remember(self, source: Tensor, real: Tensor | None = None) -> Memory:
+    def remember(self, source: Tensor, real: Tensor | None = None) -> SourceMemory:
         """Return what this block needs to know of another sequence (batch, tokens, width)."""
         if self.cross is None:
             raise ValueError("this block looks at no other sequence; give it a source_width")
-        return Memory(*self.cross.memory(source), real)
+        return SourceMemory(*self.cross.memory(source), real)
 
-    def _look(self, x: Tensor, memory: Memory | None) -> Tensor:
+    def _look(self, x: Tensor, memory: SourceMemory | None) -> Tensor:
         if self.cross is None or memory is None:
             raise ValueError("this block looks at another sequence, and none was given")
         return self.cross(x, memory=(memory.keys, memory.values), real=memory.real)

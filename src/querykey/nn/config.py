@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from typing import Literal
 
 from querykey.attention import Mechanism, Softmax
+from querykey.words import share, whole
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
 
@@ -25,13 +26,13 @@ class AttentionConfig:
     dropout: float = 0.0  # of softmax's weights, while training
 
     def __post_init__(self):
-        positive("heads", self.heads)
+        whole("heads", self.heads)
         share("dropout", self.dropout)
         if self.dropout and not isinstance(self.mechanism, Softmax):
             raise ValueError(f"dropout is of softmax's weights; {self.mechanism} has none")
         for name in ("kv_heads", "key_dim", "value_dim"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                whole(name, getattr(self, name))
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key heads evenly")
         among("biases", self.biases, ("qkv", "output"))
@@ -63,7 +64,7 @@ class MLPConfig:
     bias: bool = True
 
     def __post_init__(self):
-        positive("hidden", self.hidden)
+        whole("hidden", self.hidden)
         among("activation", (self.activation,), ACTIVATIONS)
 
 
@@ -101,7 +102,7 @@ class BlockConfig:
     dropout: float = 0.0  # of what each part adds, while training
 
     def __post_init__(self):
-        positive("width", self.width)
+        whole("width", self.width)
         among("residual", self.residual, ("attention", "mlp"))
         self.attention.sizes(self.width)
         share("dropout", self.dropout)
@@ -128,18 +129,6 @@ class BlockConfig:
             relu = MLPConfig(hidden, "relu")
             return cls(width, AttentionConfig(heads), relu, NormConfig(place="after"))
         return cls(width, AttentionConfig(heads), MLPConfig(hidden))
-
-
-def positive(name: str, value: int) -> None:
-    """Refuse what is no whole number from 1 on."""
-    if not (isinstance(value, Integral) and value >= 1):
-        raise ValueError(f"{name} is at least 1; got {value!r}")
-
-
-def share(name: str, value: float) -> None:
-    """Refuse what is no share of a whole that leaves something."""
-    if not (isinstance(value, Real) and 0 <= value < 1):
-        raise ValueError(f"{name} is a share, from 0 to below 1; got {value!r}")
 
 
 def among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:

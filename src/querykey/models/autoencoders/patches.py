@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from querykey.attention import sinusoids
 from querykey.models.text.heads import initialise
-from querykey.models.vision.transformer import Pair, check_image
+from querykey.models.vision.images import Pair, check_image, patch_grid
 from querykey.nn import Block, BlockConfig, make_norm
 
 
@@ -26,11 +27,7 @@ class PatchAutoencoderConfig:
     channels: int = 1
 
     def __post_init__(self):
-        for name, side, part in zip(("height", "width"), self.image, self.patch, strict=True):
-            if part < 1 or side < 1 or side % part:
-                raise ValueError(
-                    f"a {name} of {side} pixels is not cut evenly into patches of {part}"
-                )
+        patch_grid(self.image, self.patch)
         if not 0 < self.visible < self.tokens:
             raise ValueError(
                 f"some of the {self.tokens} patches are hidden and some are not; "
@@ -40,7 +37,7 @@ class PatchAutoencoderConfig:
     @property
     def tokens(self) -> int:
         """How many patches an image has."""
-        return (self.image[0] // self.patch[0]) * (self.image[1] // self.patch[1])
+        return math.prod(patch_grid(self.image, self.patch))
 
     @property
     def visible(self) -> int:

@@ -13,7 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from querykey.nn import ACTIVATIONS, activate, among, positive
+from querykey.nn import ACTIVATIONS, activate, among
+from querykey.words import whole
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class AutoencoderConfig:
         if not isinstance(self.hidden, tuple):
             raise TypeError(f"hidden is a tuple of sizes, such as (32,); got {self.hidden!r}")
         for name, size in (("inputs", self.inputs), ("latent", self.latent)):
-            positive(name, size)
+            whole(name, size)
         for size in self.hidden:
-            positive("a hidden size", size)
+            whole("a hidden size", size)
         among("activation", (self.activation,), ACTIVATIONS)
 
 

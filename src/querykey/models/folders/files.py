@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from querykey.models.folders.families.family import FolderError, Settings
+from querykey.show import write_file
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -51,7 +52,7 @@ class Tensors:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Return config.json."""
+    """Return the entries of a folder's config.json."""
     file = folder / "config.json"
     try:
         if not folder.is_dir():
@@ -65,19 +66,19 @@ def read_settings(folder: Path) -> Settings:
 
 
 def read_generation(folder: Path) -> Settings | None:
-    """Return generation_config.json, None where the folder has none."""
+    """Return the entries of generation_config.json, None where the folder has no such file."""
     file = folder / "generation_config.json"
     return _read_object(file) if file.is_file() else None
 
 
 def _read_object(file: Path) -> Settings:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{file}: this is no JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise FolderError(f"{file}: this is no JSON object")
-    return found
+    return content
 
 
 def read_tensors(folder: Path) -> Tensors:
@@ -114,11 +115,11 @@ def _read_shards(folder: Path) -> Tensors:
             raise FolderError(
                 f"{file}: this shard is missing; tensor `{wanted[0]}` should be in it"
             )
-        found = _shapes(file)
+        held = _shapes(file)
         for name in wanted:
-            if name not in found:
+            if name not in held:
                 raise FolderError(f"{file}: tensor `{name}` is missing, which {INDEX} says is here")
-            files[name], shapes[name] = file, found[name]
+            files[name], shapes[name] = file, held[name]
     return Tensors(folder, files, shapes)
 
 
@@ -132,7 +133,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _cut_off(file: Path) -> str | None:
-    """Say which tensor a file ends in; None where its header cannot be read either."""
+    """Return which tensor a file is cut off in; None where its header cannot be read either."""
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
@@ -156,18 +157,18 @@ def write_folder(
     settings: Settings,
     tensors: Mapping[str, torch.Tensor],
     shard_bytes: int,
-    said: Settings,
+    special: Settings,
 ) -> None:
     """Write config.json and the tensors, in shards where they are larger than `shard_bytes`.
 
-    A generation_config.json that is there already is told of the special tokens in `said`.
+    A generation_config.json that is there already gets the entries of `special`.
     """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder}: this is a file, and a folder of weights is to be written")
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     for name, tensor in tensors.items():
-        held = sum(each.nbytes for each in shards[-1].values())
+        held = sum(part.nbytes for part in shards[-1].values())
         if shards[-1] and held + tensor.nbytes > shard_bytes:
             shards.append({})
         shards[-1][name] = tensor.contiguous()
@@ -178,15 +179,17 @@ def write_folder(
         names = [ONE]
     else:
         index: dict[str, Any] = {
-            "metadata": {"total_size": sum(each.nbytes for each in tensors.values())},
+            "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
             "weight_map": {key: name for name, s in zip(names, shards, strict=True) for key in s},
         }
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        _write_object(folder / INDEX, index)
     for name, shard in zip(names, shards, strict=True):
         save_file(shard, folder / name, metadata={"format": "pt"})
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    _write_object(folder / "config.json", settings)
     generation = read_generation(folder)
     if generation is not None:
-        text = json.dumps(generation | said, indent=2, sort_keys=True) + "\n"
-        (folder / "generation_config.json").write_text(text, encoding="utf-8")
+        _write_object(folder / "generation_config.json", generation | special)
+
+
+def _write_object(file: Path, settings: Settings) -> None:
+    write_file(file, json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -5,37 +5,49 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from querykey.attention import features, mechanisms, positions
+from querykey.attention import (
+    ALiBi,
+    Argmax,
+    EluPlusOne,
+    Kernel,
+    Polynomial,
+    Quadratic,
+    RandomFeatures,
+    Rotary,
+    Softmax,
+    Taylor,
+)
 from querykey.models.autoencoders import patches, vectors
 from querykey.models.folders.families import rope
 from querykey.models.folders.families.family import FolderError
 from querykey.models.text import config
 from querykey.models.vision import davit, transformer
-from querykey.nn import config as blocks
+from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
+# The values that a config is made of, by the name that config.json gives to each.
 KNOWN = {
     kind.__name__: kind
     for kind in (
         config.DecoderConfig, config.EncoderConfig, config.EncoderDecoderConfig,
         config.EmbeddingConfig, config.Special, config.TokenHead, config.ClassHead, config.Learned,
-        config.Sinusoidal, config.Distances, positions.Rotary, positions.ALiBi,
-        blocks.AttentionConfig, blocks.MLPConfig, blocks.NormConfig, blocks.BlockConfig,
-        mechanisms.Softmax, mechanisms.Argmax, mechanisms.Kernel, features.Quadratic,
-        features.Polynomial, features.EluPlusOne, features.Taylor, features.RandomFeatures,
-        rope.Linear, rope.Llama3, rope.Yarn, transformer.VisionTransformerConfig,
+        config.Sinusoidal, config.Distances, Rotary, ALiBi,
+        AttentionConfig, MLPConfig, NormConfig, BlockConfig,
+        Softmax, Argmax, Kernel, Quadratic, Polynomial, EluPlusOne, Taylor, RandomFeatures,
+        rope.Llama3, rope.Yarn, transformer.VisionTransformerConfig,
         davit.DaViTConfig, davit.Stage, vectors.AutoencoderConfig, vectors.Noise,
         vectors.Hide, patches.PatchAutoencoderConfig,
     )
-}  # fmt: skip
+} | {"Linear": rope.LinearScaling}  # fmt: skip
+NAMES = {kind: name for name, kind in KNOWN.items()}
 
 
 def to_record(value: Any) -> Any:
     """Return JSON for a frozen value."""
     if isinstance(value, tuple):
-        return [to_record(each) for each in value]
-    if is_dataclass(value) and type(value).__name__ in KNOWN:
+        return [to_record(part) for part in value]
+    if is_dataclass(value) and type(value) in NAMES:
         own = {field.name: to_record(getattr(value, field.name)) for field in fields(value)}
-        return {"is": type(value).__name__} | own
+        return {"is": NAMES[type(value)]} | own
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise FolderError(f"config.json: {value!r} cannot be written down")
@@ -44,14 +56,14 @@ def to_record(value: Any) -> Any:
 def from_record(record: Any) -> Any:
     """Return the frozen value that `to_record` has written."""
     if isinstance(record, list):
-        return tuple(from_record(each) for each in record)
+        return tuple(from_record(part) for part in record)
     if not isinstance(record, dict):
         return record
     kind = KNOWN.get(record.get("is", ""))
     if kind is None:
         raise FolderError(f"config.json: there is no {record.get('is')!r}")
     try:
-        return kind(**{name: from_record(each) for name, each in record.items() if name != "is"})
+        return kind(**{name: from_record(part) for name, part in record.items() if name != "is"})
     except (TypeError, ValueError) as error:
         raise FolderError(f"config.json: {kind.__name__}: {error}") from None
 
@@ -64,12 +76,12 @@ def same(one: Any, other: Any) -> bool:
 def _filled(record: Any) -> Any:
     """Return a config's JSON with the sizes that it leaves out, and sets in order."""
     if isinstance(record, list):
-        return [_filled(each) for each in record]
+        return [_filled(part) for part in record]
     if not isinstance(record, dict):
         return record
-    record = {name: _filled(each) for name, each in record.items()}
+    record = {name: _filled(part) for name, part in record.items()}
     if record["is"] == "BlockConfig":
-        attention: blocks.AttentionConfig = from_record(record["attention"])
+        attention: AttentionConfig = from_record(record["attention"])
         kv_heads, key_dim, value_dim = attention.sizes(record["width"])
         record["attention"] |= {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}
         record["attention"]["biases"] = sorted(attention.biases)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from querykey.attention import ALiBi, Rotary
-from querykey.nn import BlockConfig, positive
+from querykey.nn import BlockConfig
+from querykey.words import whole
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Learned:
     skip: int | None = None  # tokens with this id are not counted (RoBERTa's padding)
 
     def __post_init__(self):
-        positive("count", self.count)
+        whole("count", self.count)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class EmbeddingConfig:
     untrained: int | None = None  # the token whose row gets no gradient, as padding's
 
     def __post_init__(self):
-        positive("vocabulary", self.vocabulary)
+        whole("vocabulary", self.vocabulary)
         if self.untrained is not None and self.untrained not in range(self.vocabulary):
             raise ValueError(f"there is no token {self.untrained!r} whose row could stay untrained")
 
@@ -99,7 +100,7 @@ class EncoderConfig:
     pooler: str | None = None  # the activation of a layer over the first real token, for `pooled`
 
     def __post_init__(self):
-        positive("layers", self.layers)
+        whole("layers", self.layers)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class DecoderConfig:
     windows: int | tuple[int | None, ...] | None = None  # one for all layers, or one for each
 
     def __post_init__(self):
-        positive("layers", self.layers)
+        whole("layers", self.layers)
         if getattr(self.positions, "skip", None) is not None:
             raise ValueError(
                 f"a decoder counts every real token, so its positions skip none; "

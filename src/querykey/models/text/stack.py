@@ -22,7 +22,7 @@ from querykey.attention import (
     row_numbers,
 )
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
-from querykey.nn import Block, Memory, Turns, make_norm, token_positions
+from querykey.nn import Block, SourceMemory, Turns, make_norm, token_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class ModelState:
     """What every layer remembers of the tokens so far, and the source they look at, if any."""
 
     layers: tuple[State, ...]
-    memory: tuple[Memory, ...] | None = None
+    memory: tuple[SourceMemory, ...] | None = None
     turns: Tensor | None = None  # of the positions that there is room for, worked out beforehand
 
     @property
@@ -55,7 +55,7 @@ class ModelState:
         memory = self.memory
         if memory is not None:
             memory = tuple(
-                Memory(m.keys[rows], m.values[rows], None if m.real is None else m.real[rows])
+                SourceMemory(m.keys[rows], m.values[rows], None if m.real is None else m.real[rows])
                 for m in memory
             )
         return ModelState(tuple(layer.select(rows) for layer in self.layers), memory, self.turns)
@@ -98,7 +98,7 @@ class Stack(nn.Module):
         positions: Tensor,
         state: ModelState | None = None,
         real: Tensor | None = None,
-        memory: tuple[Memory, ...] | None = None,
+        memory: tuple[SourceMemory, ...] | None = None,
     ) -> tuple[Tensor, ModelState | None]:
         """Run tokens (batch, tokens, width) through all blocks, after those that `state` has had.
 
@@ -161,7 +161,7 @@ class Stack(nn.Module):
             return None
         return Buckets(self.distances.weight, self.both_ways, self.positions.furthest)
 
-    def memory(self, source: Tensor, real: Tensor | None) -> tuple[Memory, ...]:
+    def memory(self, source: Tensor, real: Tensor | None) -> tuple[SourceMemory, ...]:
         """Return what each block's attention over another sequence needs to know of it."""
         return tuple(block.remember(source, real) for block in self.layers)
 

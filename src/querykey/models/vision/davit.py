@@ -18,8 +18,9 @@ from querykey.attention import attend_channels
 from querykey.backends import attend
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
-from querykey.models.vision.transformer import Pair, check_image
-from querykey.nn import MLP, AttentionConfig, MLPConfig, MultiHeadAttention, positive
+from querykey.models.vision.images import Pair, check_image
+from querykey.nn import MLP, AttentionConfig, MLPConfig, MultiHeadAttention
+from querykey.words import whole
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Stage:
 
     def __post_init__(self):
         for name in ("width", "heads", "depth", "stride"):
-            positive(name, getattr(self, name))
+            whole(name, getattr(self, name))
         if self.width % self.heads:
             raise ValueError(f"{self.width} channels do not split into {self.heads} heads")
 
@@ -49,9 +50,9 @@ class DaViTConfig:
     head: ClassHead | None = None
 
     def __post_init__(self):
-        positive("the number of stages", len(self.stages))
+        whole("the number of stages", len(self.stages))
         for side in self.window:
-            positive("a side of the window", side)
+            whole("a side of the window", side)
         stride = math.prod(stage.stride for stage in self.stages)
         for name, side in zip(("height", "width"), self.image, strict=True):
             if side < 1 or side % stride:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
-from querykey.nn import Block, BlockConfig, activate, make_norm, positive
-
-Pair = tuple[int, int]
+from querykey.models.vision.images import Pair, check_image, patch_grid
+from querykey.nn import Block, BlockConfig, activate, make_norm
+from querykey.words import whole
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,13 @@ class VisionTransformerConfig:
     pooler: str | None = None  # the activation of a layer over the first token, for `pooled`
 
     def __post_init__(self):
-        positive("layers", self.layers)
-        for name, side, part in zip(("height", "width"), self.image, self.patch, strict=True):
-            if part < 1 or side < 1 or side % part:
-                raise ValueError(
-                    f"a {name} of {side} pixels is not cut evenly into patches of {part}"
-                )
+        whole("layers", self.layers)
+        patch_grid(self.image, self.patch)
 
     @property
     def grid(self) -> Pair:
         """How many patches there are each way."""
-        return self.image[0] // self.patch[0], self.image[1] // self.patch[1]
+        return patch_grid(self.image, self.patch)
 
     @property
     def tokens(self) -> int:
@@ -87,11 +83,3 @@ class VisionTransformer(nn.Module):
 
     def tie(self) -> None:
         """Nothing is tied here; every model can be asked."""
-
-
-def check_image(images: Tensor, channels: int, size: Pair) -> None:
-    """Raise the error that says which images a model takes."""
-    if images.ndim != 4 or tuple(images.shape[1:]) != (channels, *size):
-        raise ValueError(
-            f"images want (batch, {channels}, {size[0]}, {size[1]}); got {tuple(images.shape)}"
-        )

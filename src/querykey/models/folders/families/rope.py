@@ -12,7 +12,7 @@ from querykey.models.folders.families.family import FolderError, Settings
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearScaling:
     """Every position divided by `factor`."""
 
     factor: float
@@ -88,7 +88,7 @@ def _above_zero(**settings: float) -> None:
             raise ValueError(f"`{name}` of rotary positions is above 0; got {value}")
 
 
-KINDS = {"linear": Linear, "llama3": Llama3, "yarn": Yarn}
+KINDS = {"linear": LinearScaling, "llama3": Llama3, "yarn": Yarn}
 
 
 def read_rope(settings: Settings) -> tuple[Rotary, float]:
@@ -123,7 +123,7 @@ def read_rope(settings: Settings) -> tuple[Rotary, float]:
     return Rotary(base, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
 
 
-def _scaling(kind: str, given: Settings, field: str) -> Linear | Llama3 | Yarn:
+def _scaling(kind: str, given: Settings, field: str) -> LinearScaling | Llama3 | Yarn:
     known = fields(KINDS[kind])
     for each in known:
         if each.default is MISSING and each.name not in given:
@@ -145,7 +145,7 @@ def _sharpness(rope: Settings) -> float:
 def write_rope(rotary: Rotary) -> Settings:
     """Return `rope_parameters` for our rotation."""
     found: Settings = {"rope_theta": rotary.base, "rope_type": "default"}
-    if isinstance(rotary.scaling, Linear | Llama3 | Yarn):
+    if isinstance(rotary.scaling, LinearScaling | Llama3 | Yarn):
         name = next(name for name, kind in KINDS.items() if isinstance(rotary.scaling, kind))
         found |= {"rope_type": name} | asdict(rotary.scaling)
     return found

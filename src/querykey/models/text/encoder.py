@@ -1,0 +1,72 @@
+"""Encoder: every token sees every real token.
+
+    model = Encoder(EncoderConfig(...))
+    hidden = model(ids, real)
+
+`real` (batch, tokens), True or 1 for real tokens, may hide any tokens at either end: they change
+nothing, and positions count real tokens only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from querykey.models.text.config import ClassHead, EncoderConfig, TokenHead
+from querykey.models.text.embedding import Embedding
+from querykey.models.text.heads import ClassScores, TokenScores, initialise
+from querykey.models.text.stack import Stack
+from querykey.nn import activate
+
+
+class Encoder(nn.Module):
+    """Token ids in; hidden states, or the scores of its head, out. Only padding is hidden."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.config = config
+        width = config.block.width
+        self.embed = Embedding(config.embedding, width, config.positions, config.block.norm)
+        self.stack = Stack(config)
+        self.pooler = None if config.pooler is None else nn.Linear(width, width)
+        self.head = None
+        if isinstance(config.head, TokenHead):
+            self.head = TokenScores(config.head, config.block, self.embed.tokens)
+        elif isinstance(config.head, ClassHead):
+            self.head = ClassScores(config.head, width)
+        initialise(self)
+
+    def tie(self) -> None:
+        """Make what the config calls tied one tensor again, after tensors were replaced."""
+        if isinstance(self.head, TokenScores):
+            self.head.tie(self.embed.tokens)
+
+    def forward(
+        self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        """Return (batch, tokens, width), (batch, tokens, vocabulary) or (batch, classes)."""
+        hidden = self.hidden(ids, real, types)
+        if isinstance(self.head, ClassScores):
+            return self.head(first_real(hidden, real))
+        return hidden if self.head is None else self.head(hidden)
+
+    def hidden(
+        self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        """Return the hidden states of the last layer, (batch, tokens, width)."""
+        where = self.stack.where(ids, None, real)
+        return self.stack(self.embed(ids, where, types, real), where, real=real)[0]
+
+    def pooled(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """Return activation(W x) of each sequence's first real token, (batch, width)."""
+        if self.pooler is None or self.config.pooler is None:
+            raise ValueError("this model has no pooler; its config asks for none")
+        return activate(self.config.pooler, self.pooler(first_real(hidden, real)))
+
+
+def first_real(hidden: Tensor, real: Tensor | None) -> Tensor:
+    """Return the vector of each sequence's first real token, (batch, width)."""
+    if real is None:
+        return hidden[:, 0]
+    first = (real != 0).to(torch.uint8).argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), first]

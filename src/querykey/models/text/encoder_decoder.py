@@ -1,0 +1,81 @@
+"""EncoderDecoder: a decoder whose tokens also see all real tokens that an encoder has read.
+
+model = EncoderDecoder(EncoderDecoderConfig(...))
+logits = model(source, target)                  # training
+state = model.empty_state(source)
+logits, state = model.extend(target, state)     # token by token
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from querykey.models.text.config import EncoderDecoderConfig
+from querykey.models.text.decoder import Decoder
+from querykey.models.text.encoder import Encoder
+from querykey.models.text.stack import ModelState
+
+
+class EncoderDecoder(nn.Module):
+    """A source sequence in; scores of the next token of a target sequence out."""
+
+    def __init__(self, config: EncoderDecoderConfig):
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config.encoder)
+        self.decoder = Decoder(config.decoder, source_width=config.encoder.block.width)
+        self.tie()
+
+    def tie(self) -> None:
+        """Make what the config calls shared one tensor again, after tensors were replaced."""
+        if self.config.shared:
+            self.encoder.embed.tokens.weight = self.decoder.embed.tokens.weight
+        self.decoder.tie()
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_real: Tensor | None = None,
+        real: Tensor | None = None,
+    ) -> Tensor:
+        """Return (batch, target tokens, vocabulary); row i is about the token after target i."""
+        memory = self.decoder.stack.memory(self.encoder(source, source_real), source_real)
+        return self.decoder.scores(self._step(target, None, real, memory)[0])
+
+    def empty_state(
+        self, source: Tensor, source_real: Tensor | None = None, capacity: int | None = None
+    ) -> ModelState:
+        """Read the source, and return the state before the first target token."""
+        memory = self.decoder.stack.memory(self.encoder(source, source_real), source_real)
+        return ModelState(self.decoder.empty_state(len(source), capacity).layers, memory)
+
+    def extend(
+        self, target: Tensor, state: ModelState, real: Tensor | None = None
+    ) -> tuple[Tensor, ModelState]:
+        """Return the scores of new target tokens, and the state after them."""
+        hidden, after = self.step(target, state, real)
+        assert after is not None
+        return self.decoder.scores(hidden), after
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Return what the head says of hidden states."""
+        return self.decoder.scores(hidden)
+
+    def begin(self, ids: Tensor, real: Tensor | None, capacity: int) -> tuple[Tensor, ModelState]:
+        """Return what generation reads first, the start token, and the state before it."""
+        start = torch.full_like(ids[:, :1], self.config.start)
+        return start, self.empty_state(ids, real, capacity)
+
+    def step(
+        self, ids: Tensor, state: ModelState | None, real: Tensor | None = None
+    ) -> tuple[Tensor, ModelState | None]:
+        """Return hidden states of new target tokens and the state after them."""
+        return self._step(ids, state, real, None)
+
+    def _step(self, ids, state, real, memory):
+        decoder = self.decoder
+        where = decoder.stack.where(ids, state, real)
+        embedded = decoder.embed(ids, where, None, real)
+        return decoder.stack(embedded, where, state, real, memory)
