@@ -25,7 +25,7 @@ from querykey.models.vision import davit, transformer
 from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
 
 # The values that a config is made of, by the name that config.json gives to each.
-KNOWN = {
+KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         config.DecoderConfig, config.EncoderConfig, config.EncoderDecoderConfig,
@@ -38,7 +38,7 @@ KNOWN = {
         vectors.Hide, patches.PatchAutoencoderConfig,
     )
 } | {"Linear": rope.LinearScaling}  # fmt: skip
-NAMES = {kind: name for name, kind in KNOWN.items()}
+NAMES: dict[type, str] = {kind: name for name, kind in KNOWN.items()}
 
 
 def to_record(value: Any) -> Any:
