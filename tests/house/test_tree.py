@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.house.source import ROOT
+from tests.house.source import ROOT, SOURCE
 from tools import tree
 
 import querykey
 
-SHOWN = [(ROOT / "README.md", False)]
+SHOWN = [(ROOT / "README.md", False), (ROOT / "CONTRIBUTING.md", True)]
 
 
 def shown(page: Path, now: str) -> str:
@@ -36,3 +36,37 @@ def test_the_tree_names_every_room_and_no_other():
 def test_the_tree_names_every_folder_of_the_project():
     folders = {f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."}
     assert folders - {"src/"} >= set(tree.AROUND)
+
+
+def test_tests_stand_in_the_folder_of_their_room():
+    folders = {
+        path.parent.relative_to(ROOT / "tests").parts[:1]
+        for path in ROOT.glob("tests/**/test_*.py")
+    }
+    assert folders <= {(room,) for room in querykey._ROOMS} | {(), ("house",)}
+
+
+def paths_named(text: str) -> list[str]:
+    """Every path in a text: between backticks, with a slash or the ending of a file."""
+    named = re.findall(r"`([\w./-]+)`", text)
+    return [name for name in named if "/" in name or re.search(r"\.(py|md|txt|toml)$", name)]
+
+
+def missing(names: list[str]) -> list[str]:
+    """The paths that are neither below the project nor below src/querykey."""
+    return [name for name in names if not any((root / name).exists() for root in (ROOT, SOURCE))]
+
+
+def test_every_path_named_for_contributors_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    names = paths_named(text)
+    assert len(names) > 40
+    assert missing(names) == []
+
+
+def test_the_test_of_paths_can_fail():
+    names = paths_named(
+        "see `laws/law.py`, `laws/lore.py`, `docs/` and `docs/no.md`; `qk` is no path"
+    )
+    assert names == ["laws/law.py", "laws/lore.py", "docs/", "docs/no.md"]
+    assert missing(names) == ["laws/lore.py", "docs/no.md"]
