@@ -1,10 +1,10 @@
-"""Block gradients give what dense gradients give, and stay small where that is promised."""
+"""Gradients of slices give what whole arrays give, and stay small where that is promised."""
 
 import numpy as np
 import pytest
 
 import querykey.ag as ag
-from querykey.ag.extras import slices as blocks
+from querykey.ag.extras import slices
 
 INDICES = [
     *(
@@ -19,7 +19,7 @@ INDICES = [
 
 
 def forward(x, w, b, picked, dense):
-    """Everything a Block passes through, and on request what it cannot pass (cumsum)."""
+    """Everything a SliceGradient passes through, and on request what it cannot pass (cumsum)."""
     scores = (x @ w) @ ag.moveaxis(x * 0.1, 1, 2)
     e = ag.exp(scores)
     mixed = ag.moveaxis(ag.moveaxis(x, 1, 2) @ (e / ag.sum(e, axis=1, keepdims=True)), 1, 2)
@@ -32,7 +32,7 @@ def forward(x, w, b, picked, dense):
 @pytest.mark.parametrize("index", INDICES, ids=repr)
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 @pytest.mark.parametrize("dense", [False, True])
-def test_a_block_is_the_dense_gradient(index, scale, dense, monkeypatch):
+def test_a_slice_gradient_is_the_dense_gradient(index, scale, dense, monkeypatch):
     rng = np.random.default_rng(0)
     arrays = (
         rng.standard_normal((5, 13, 11)),
@@ -41,7 +41,7 @@ def test_a_block_is_the_dense_gradient(index, scale, dense, monkeypatch):
     )
     results = []
     for worth in (0, 10**9):
-        monkeypatch.setattr(blocks, "WORTH", worth)
+        monkeypatch.setattr(slices, "WORTH", worth)
         tensors = [ag.Tensor(a) for a in arrays]
         tensors[1].data *= scale
         forward(*tensors, lambda out: out[index], dense).backward()
@@ -52,12 +52,15 @@ def test_a_block_is_the_dense_gradient(index, scale, dense, monkeypatch):
 
 @pytest.mark.parametrize("index", INDICES, ids=repr)
 @pytest.mark.parametrize("batch", [(5,), (1,), ()])
-def test_a_block_of_a_product(index, batch, monkeypatch):
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_slice_of_a_product(index, batch, turned, monkeypatch):
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal((5, 13, 3)), rng.standard_normal((*batch, 3, 11))
+    if turned:  # the array that broadcasts is on the left
+        arrays = rng.standard_normal((*batch, 13, 3)), rng.standard_normal((5, 3, 11))
     results = []
     for worth in (0, 10**9):
-        monkeypatch.setattr(blocks, "WORTH", worth)
+        monkeypatch.setattr(slices, "WORTH", worth)
         a, b = (ag.Tensor(x) for x in arrays)
         (ag.sum((a @ b)[index] * 2.0)).backward()
         results.append([a.grad, b.grad])
@@ -65,8 +68,8 @@ def test_a_block_of_a_product(index, batch, monkeypatch):
         np.testing.assert_allclose(small, whole, rtol=1e-12, atol=1e-14)
 
 
-def test_two_different_blocks_of_one_array_add_up(monkeypatch):
-    monkeypatch.setattr(blocks, "WORTH", 0)
+def test_two_different_slices_of_one_array_add_up(monkeypatch):
+    monkeypatch.setattr(slices, "WORTH", 0)
     x = ag.Tensor(np.ones((6, 7, 8)))
     y = x * 2.0
     (ag.sum(y[:, 3, 0]) + ag.sum(y[:, 3, 0]) + ag.sum(y[0, 2:4]) + ag.sum(y)).backward()
@@ -77,7 +80,7 @@ def test_two_different_blocks_of_one_array_add_up(monkeypatch):
 
 
 def test_labels_and_leaves_receive_whole_arrays(monkeypatch):
-    monkeypatch.setattr(blocks, "WORTH", 0)
+    monkeypatch.setattr(slices, "WORTH", 0)
     x = ag.Tensor(np.ones((6, 7, 8)))
     y = x * 2.0
     y.label = "y"
@@ -89,13 +92,13 @@ def test_labels_and_leaves_receive_whole_arrays(monkeypatch):
 
 def test_the_documents_loss_makes_small_gradients(monkeypatch):
     seen = []
-    times = blocks.Block.__init__
+    init = slices.SliceGradient.__init__
 
     def spy(self, values, index, shape):
         seen.append((values.size, np.prod(shape)))
-        times(self, values, index, shape)
+        init(self, values, index, shape)
 
-    monkeypatch.setattr(blocks.Block, "__init__", spy)
+    monkeypatch.setattr(slices.SliceGradient, "__init__", spy)
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((8, 32, 16)), ag.Tensor(rng.standard_normal((16, 16)))
     out = ag.relu(ag.relu(x @ w) @ w) @ w
@@ -108,16 +111,16 @@ def test_the_documents_loss_makes_small_gradients(monkeypatch):
 
 
 def test_operators_that_would_not_stay_zero_are_refused():
-    block = blocks.Block(np.ones((1, 1)), (slice(0, 1), slice(0, 1)), (3, 3))
+    g = slices.SliceGradient(np.ones((1, 1)), (slice(0, 1), slice(0, 1)), (3, 3))
     with pytest.raises(TypeError):
-        np.exp(block)
+        np.exp(g)
     with pytest.raises(TypeError):
-        1.0 / block
+        1.0 / g
     with pytest.raises(TypeError):
-        block * blocks.Block(np.ones((1, 1)), (slice(1, 2), slice(0, 1)), (3, 3))
+        g * slices.SliceGradient(np.ones((1, 1)), (slice(1, 2), slice(0, 1)), (3, 3))
 
 
-def test_a_block_reaches_a_softmax_over_everything():
+def test_a_slice_gradient_reaches_a_softmax_over_everything():
     values = np.random.default_rng(0).standard_normal((70, 70))
     grads = []
     for softmax in (lambda x: ag.exp(x) / ag.sum(ag.exp(x)), by_hand, whole):
@@ -150,7 +153,7 @@ def test_a_primitive_of_ones_own_is_given_arrays():
     assert x.grad.sum() == 100
 
 
-def test_an_infinite_gradient_in_a_block_is_blocked():
+def test_an_infinite_gradient_in_a_slice_is_blocked():
     x = ag.Tensor(np.zeros((100, 100)))
     with np.errstate(divide="ignore"):
         ag.sqrt(ag.relu(x)[0, 0]).backward()

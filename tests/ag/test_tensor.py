@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import querykey.ag as ag
-from querykey.ag import nn, special, tensor
-from querykey.ag.extras.aliasing import LENT
-from querykey.ag.special import MOST
+from querykey.ag import nn, primitives, special, tensor
+from querykey.ag.hooks import hooks
+from querykey.ag.special import CACHED
 from querykey.ag.tensor import Tensor
 
 
@@ -61,16 +61,16 @@ def test_backward_frees_the_graph_and_leaves_the_parameters():
 def test_nothing_large_is_remembered(monkeypatch):
     sizes = []
     for name in ("zeros", "ones"):
-        for room in (special, tensor):
-            if hasattr(room, name):
-                make = getattr(room, name)
+        for module in (special, tensor, primitives):
+            if hasattr(module, name):
+                make = getattr(module, name)
                 told = lambda *args, make=make: sizes.append(make(*args).size) or make(*args)  # noqa: E731
-                monkeypatch.setattr(room, name, told)
-    rows, wide = ag.Tensor(np.ones((MOST + 1, 2))), ag.Tensor(np.ones((2, MOST + 1)))
+                monkeypatch.setattr(module, name, told)
+    rows, wide = ag.Tensor(np.ones((CACHED + 1, 2))), ag.Tensor(np.ones((2, CACHED + 1)))
     (ag.sum(ag.relu(wide)) + ag.sum(ag.sum(rows, axis=0))).backward()
     ag.sum(rows + ag.Tensor(np.ones(2))).backward()
     assert sizes
-    assert max(sizes) <= MOST
+    assert max(sizes) <= CACHED
 
 
 def test_arrays_are_freed_while_the_walk_goes_on():
@@ -324,9 +324,9 @@ def test_a_lent_array_that_nobody_writes_to_is_fine():
     y = w * w
     assert (y.data == held * held).all()
     assert w.data is y.edges[0][0].numpy() is held
-    assert LENT
+    assert hooks.watch.lent
     ag.sum(y).backward()
-    assert not LENT  # backward ends all loans
+    assert not hooks.watch.lent  # backward ends all loans
     held[:] = 5
     ag.sum(w * w).backward()
     np.testing.assert_allclose(w.grad, [2 + 10, 4 + 10])
@@ -604,7 +604,7 @@ def test_a_walked_sum_of_exponentials_holds_nothing():
     for _ in range(5):
         kept.append(ag.sum(ag.exp(w * 0.1)))
         kept[-1].backward()
-    assert all(loss._of is None for loss in kept)
+    assert all(loss._operand is None for loss in kept)
 
 
 def test_a_parameter_is_trained_in_another_process():

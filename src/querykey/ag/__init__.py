@@ -6,7 +6,8 @@
     loss.backward()
     w.grad
 
-tensor.py has the walk, primitives.py the derivatives; read those two first.
+Read tensor.py first, which has the graph and the walk, then primitives.py, which has every
+operation of a network with its derivative. What is in extras/ can be left out.
 
 A Tensor that is changed in place before backward is noticed. A plain array beside one is read where
 it lies, and not watched: do not reuse its memory before backward.
@@ -14,10 +15,13 @@ it lies, and not watched: do not reuse its memory before backward.
 
 from querykey.ag import nn, optim
 from querykey.ag.draw import Drawing, draw
-from querykey.ag.einsum import einsum
-from querykey.ag.extras.einops import when_einops_is_imported
-from querykey.ag.extras.pages import keep_pages
+from querykey.ag.extras import install, keep_pages
 from querykey.ag.functions import (
+    astype,
+    broadcast_to,
+    clip,
+    concatenate,
+    einsum,
     expand_dims,
     moveaxis,
     split,
@@ -26,51 +30,52 @@ from querykey.ag.functions import (
     swapaxes,
     take,
     take_along_axis,
+    tril,
+    triu,
+    where,
 )
 from querykey.ag.gradcheck import gradcheck
 from querykey.ag.operators import give_operators, record
 from querykey.ag.primitives import (
     abs,
     add,
-    argmax,
-    astype,
-    broadcast_to,
-    clip,
-    concatenate,
     cos,
-    cumsum,
+    divide,
     erf,
     exp,
     gelu,
     getitem,
     log,
     matmul,
-    max,
     maximum,
     mean,
-    min,
     minimum,
     mod,
     multiply,
     negative,
-    norm,
     power,
     relu,
     reshape,
     sigmoid,
     sin,
+    softmax,
     sqrt,
     square,
     subtract,
     sum,
     tanh,
     transpose,
-    tril,
-    triu,
-    var,
-    where,
 )
-from querykey.ag.reductions import divide, log_softmax, logsumexp, softmax
+from querykey.ag.reductions import (
+    argmax,
+    cumsum,
+    log_softmax,
+    logsumexp,
+    max,
+    min,
+    norm,
+    var,
+)
 from querykey.ag.tensor import Tensor
 
 __all__ = [
@@ -137,4 +142,5 @@ __all__ = [
 ]
 
 give_operators()
-when_einops_is_imported()
+Tensor.functions.update({name: globals()[name] for name in __all__})  # for np.exp(x) and others
+install()

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag.tensor import Tensor, history, raw
+from querykey.ag.protocols import raw
+from querykey.ag.tensor import Tensor, history
 
 
 def gradcheck(

@@ -1,4 +1,4 @@
-"""The layers and losses of the course, over (batch, tokens, features); weights on the right."""
+"""Layers and losses over arrays of (batch, tokens, features), with weights on the right."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import primitives as ag
-from querykey.ag.functions import moveaxis, take_along_axis
+from querykey.ag import primitives, reductions
+from querykey.ag.functions import moveaxis, take_along_axis, where
 from querykey.ag.modules import Module, named_parameters, parameters
-from querykey.ag.reductions import floats, log_softmax, softmax
-from querykey.ag.special import added, ones, relu_of, zeros
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag.primitives import binary_cross_entropy, relu, reshape, softmax, sqrt
+from querykey.ag.protocols import raw
+from querykey.ag.tensor import Tensor
 
 __all__ = [
     "MLP",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def generator(rng: Any) -> Any:
-    """Return what draws random numbers: the one given, or a new one."""
+    """Return the generator of random numbers that was passed, or a new one."""
     if rng is not None and not hasattr(rng, "standard_normal"):
         raise TypeError(
             f"rng is a generator, np.random.default_rng({rng!r}), which goes on from weight to "
@@ -45,18 +45,18 @@ def generator(rng: Any) -> Any:
 
 
 def float_type(x: Any) -> Any:
-    """Return the dtype that an array has as floats."""
+    """Return the dtype of an array of floats, and float64 for any other."""
     return x.dtype if x.dtype.kind == "f" else np.dtype(float)
 
 
 def weight(rng: Any, rows: int, columns: int, label: str) -> Tensor:
-    """Return a matrix of normal numbers that keeps the variance of what it multiplies."""
+    """Return a matrix of normal numbers, scaled to keep the variance of what it multiplies."""
     values = generator(rng).standard_normal((rows, columns))
     return Tensor(values / np.sqrt(rows), label=label)
 
 
 class Linear(Module):
-    """x @ W + b."""
+    """A layer that computes x @ W + b."""
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, rng: Any = None):
         self.W = weight(rng, n_in, n_out, "W")
@@ -69,16 +69,15 @@ class Linear(Module):
 
 
 class MLP(Module):
-    """relu(x @ Wh + bh) @ Wo + bo, as the course writes it; another activation may be given."""
+    """A layer that computes relu(x @ Wh + bh) @ Wo + bo; another activation may be passed."""
 
     def __init__(
-        self, n_features: int, n_hidden: int, activation: Callable = ag.relu, rng: Any = None
+        self, n_features: int, n_hidden: int, activation: Callable = relu, rng: Any = None
     ):
-        self.Wh, self.bh = weight(rng, n_features, n_hidden, "Wh"), Tensor(np.zeros(n_hidden), "bh")
-        self.Wo, self.bo = (
-            weight(rng, n_hidden, n_features, "Wo"),
-            Tensor(np.zeros(n_features), "bo"),
-        )
+        self.Wh = weight(rng, n_features, n_hidden, "Wh")
+        self.bh = Tensor(np.zeros(n_hidden), "bh")
+        self.Wo = weight(rng, n_hidden, n_features, "Wo")
+        self.bo = Tensor(np.zeros(n_features), "bo")
         self.activation = activation
 
     def __call__(self, x: Any) -> Tensor:
@@ -87,7 +86,10 @@ class MLP(Module):
 
 
 class SingleHeadAttention(Module):
-    """The course's attention: keys along axis 1 of the scores, no scale, no output projection."""
+    """Attention with one head, no scale and no output projection, as a first course writes it.
+
+    The scores are (x Wk) (x Wq)^T, with keys along the last axis but one.
+    """
 
     def __init__(self, n_features: int, rng: Any = None):
         self.Wq = weight(rng, n_features, n_features, "Wq")
@@ -102,9 +104,9 @@ class SingleHeadAttention(Module):
 
 
 class MultiHeadAttention(Module):
-    """softmax(q k^T / sqrt(head size)) v in every head, joined and projected.
+    """Attention that joins softmax(q k^T / sqrt(head size)) v of every head, and projects that.
 
-    `causal` lets a token see itself and those before it.
+    With `causal`, a token sees itself and those before it.
     """
 
     def __init__(self, n_features: int, n_heads: int, causal: bool = False, rng: Any = None):
@@ -122,18 +124,18 @@ class MultiHeadAttention(Module):
         batch, tokens, features = x.shape
         size = features // self.n_heads
         q, k, v = (
-            moveaxis(ag.reshape(x @ W, (batch, tokens, self.n_heads, size)), 1, 2)
+            moveaxis(reshape(x @ W, (batch, tokens, self.n_heads, size)), 1, 2)
             for W in (self.Wq, self.Wk, self.Wv)
         )
         scores = q @ moveaxis(k, -1, -2) / float(np.sqrt(size))
         if self.causal:
-            scores = ag.where(np.tri(tokens, dtype=bool), scores, -np.inf)
+            scores = where(np.tri(tokens, dtype=bool), scores, -np.inf)
         heads = softmax(scores, axis=-1) @ v
-        return ag.reshape(moveaxis(heads, 1, 2), (batch, tokens, features)) @ self.Wo
+        return reshape(moveaxis(heads, 1, 2), (batch, tokens, features)) @ self.Wo
 
 
 class LayerNorm(Module):
-    """Every token's features with mean 0 and variance 1, then times gain plus shift."""
+    """A layer that gives the features of every token mean 0 and variance 1, then gain and shift."""
 
     def __init__(self, n_features: int, epsilon: float = 1e-5):
         self.gain = Tensor(np.ones(n_features), label="gain")
@@ -142,15 +144,16 @@ class LayerNorm(Module):
 
     def __call__(self, x: Any) -> Tensor:
         """Return x with every token normalised."""
-        centred = x - ag.mean(x, axis=-1, keepdims=True)
-        scale = ag.sqrt(ag.var(x, axis=-1, keepdims=True) + self.epsilon)
+        centred = x - primitives.mean(x, axis=-1, keepdims=True)
+        scale = sqrt(reductions.var(x, axis=-1, keepdims=True) + self.epsilon)
         return centred / scale * self.gain + self.shift
 
 
 class BatchNorm(Module):
-    """Every feature with mean 0 and variance 1 over the batch and the tokens, then gain and shift.
+    """A layer that gives every feature mean 0 and variance 1, then gain and shift.
 
-    In evaluation, over running averages of the training batches (their variances unbiased).
+    In training these are taken over the batch and the tokens. In evaluation they are the running
+    averages of the training batches, whose variances are unbiased.
     """
 
     def __init__(self, n_features: int, epsilon: float = 1e-5, momentum: float = 0.1):
@@ -163,7 +166,7 @@ class BatchNorm(Module):
         """Return x with every feature normalised."""
         if self.training:
             axes = tuple(range(len(x.shape) - 1))
-            mean, var = ag.mean(x, axes), ag.var(x, axes)
+            mean, var = primitives.mean(x, axes), reductions.var(x, axes)
             count = math.prod(x.shape[:-1])
             if count < 2:
                 raise ValueError(
@@ -174,18 +177,18 @@ class BatchNorm(Module):
             self.running_var += self.momentum * (unbiased - self.running_var)
         else:
             mean, var = (v.astype(float_type(x)) for v in (self.running_mean, self.running_var))
-        return (x - mean) / ag.sqrt(var + self.epsilon) * self.gain + self.shift
+        return (x - mean) / sqrt(var + self.epsilon) * self.gain + self.shift
 
 
 class Embedding(Module):
-    """A row of a table for every integer."""
+    """A layer that returns a row of its table for every integer."""
 
     def __init__(self, count: int, n_features: int, rng: Any = None):
         values = generator(rng).standard_normal((count, n_features))
         self.table = Tensor(values, label="table")
 
     def __call__(self, ids: Any) -> Tensor:
-        """Return the rows at the integers."""
+        """Return the rows of the table at the integers."""
         ids, count = np.asarray(raw(ids)), len(self.table)
         if not ids.size:
             ids = ids.astype(int)
@@ -198,7 +201,7 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, zero for a share of the elements, and the others larger by as much."""
+    """A layer that in training sets a share of the elements to zero, and scales up the others."""
 
     def __init__(self, share: float, rng: Any = None):
         if not 0 <= share < 1:
@@ -206,7 +209,7 @@ class Dropout(Module):
         self.share, self.rng = share, generator(rng)
 
     def __call__(self, x: Any) -> Any:
-        """Return x, in training with holes."""
+        """Return x, in training with some elements set to zero."""
         if not self.training or not self.share:
             return x
         stays = self.rng.random(x.shape) >= self.share
@@ -214,7 +217,7 @@ class Dropout(Module):
 
 
 class TransformerBlock(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); the course's own is mlp(attention(x))."""
+    """A block that computes x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(
         self,
@@ -240,35 +243,16 @@ class BinaryCrossEntropyLoss(Module):
     """The mean of -log p(y), with p = sigmoid(logits): it takes logits, so it is stable."""
 
     def __call__(self, logits: Any, y: Any) -> Tensor:
-        """Return the loss, one number."""
-        z, target = raw(logits), np.asarray(raw(y))
-        z = z if isinstance(logits, Tensor) and z.dtype.kind == "f" else floats(z)
-        matched("BinaryCrossEntropyLoss", z, target)
-        target = target.astype(z.dtype, copy=False)
-        e = np.asarray(np.abs(z))
-        np.exp(np.negative(e, e), e)
-        terms = relu_of(z) + np.log1p(e)
-        terms -= z * target
-
-        def slope(g: Any) -> Any:
-            """(sigmoid(z) - target) * g / z.size; sigmoid is 1 or e, over 1 + e."""
-            p = np.maximum((z >= zeros((), z.dtype)).astype(z.dtype), e)
-            p /= e + ones((), z.dtype)
-            p -= target
-            p *= g / z.size
-            return p
-
-        loss, to_y = added(terms, None) / z.size, lambda g: z * (g / -z.size)
-        if isinstance(y, Tensor):
-            return record("bce", loss, (logits, slope), (y, to_y))
-        return record("bce", loss, (logits, slope))
+        """Return the loss as one number."""
+        check_shapes("BinaryCrossEntropyLoss", logits, y)
+        return binary_cross_entropy(logits, y)
 
 
 class CrossEntropyLoss(Module):
     """The mean of -log softmax(logits)[label] over all but the last axis, which counts classes."""
 
     def __call__(self, logits: Any, labels: Any) -> Tensor:
-        """Return the loss, one number."""
+        """Return the loss as one number."""
         labels, shape = np.asarray(raw(labels)), np.shape(raw(logits))
         if labels.dtype.kind not in "iu" or labels.shape != shape[:-1]:
             raise ValueError(
@@ -281,23 +265,26 @@ class CrossEntropyLoss(Module):
                 f"CrossEntropyLoss takes labels from 0 to {classes - 1}; there are labels from "
                 f"{labels.min()} to {labels.max()}"
             )
-        chosen = take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)
-        return -ag.mean(chosen)
+        chosen = take_along_axis(
+            reductions.log_softmax(logits, axis=-1), labels[..., None], axis=-1
+        )
+        return -primitives.mean(chosen)
 
 
 class MSELoss(Module):
-    """The mean squared difference."""
+    """The mean squared difference between a prediction and its target."""
 
     def __call__(self, prediction: Any, y: Any) -> Tensor:
-        """Return the loss, one number."""
-        matched("MSELoss", raw(prediction), np.asarray(raw(y)))
-        return ag.mean(ag.square(ag.subtract(prediction, y)))
+        """Return the loss as one number."""
+        check_shapes("MSELoss", prediction, y)
+        return primitives.mean(primitives.square(primitives.subtract(prediction, y)))
 
 
-def matched(loss: str, prediction: np.ndarray, target: np.ndarray) -> None:
-    """Refuse a target that would broadcast: the mean over a square is a classic silent slip."""
-    if prediction.shape != target.shape:
+def check_shapes(loss: str, prediction: Any, target: Any) -> None:
+    """Raise an error for a target of another shape: broadcasting would change the mean unseen."""
+    shapes = np.shape(raw(prediction)), np.shape(raw(target))
+    if shapes[0] != shapes[1]:
         raise ValueError(
-            f"{loss} compares element by element: the prediction has shape {prediction.shape}, "
-            f"the target {target.shape}"
+            f"{loss} compares element by element: the prediction has shape {shapes[0]}, "
+            f"the target {shapes[1]}"
         )

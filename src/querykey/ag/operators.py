@@ -1,4 +1,4 @@
-"""The operators and methods of a Tensor: other names of the primitives."""
+"""The operators and methods of a Tensor: other names of the functions."""
 
 from __future__ import annotations
 
@@ -8,38 +8,45 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import functions, primitives, tensor
-from querykey.ag.errors import misfit, pulled
-from querykey.ag.extras.slices import Block
-from querykey.ag.reductions import divide
-from querykey.ag.tensor import Edge, Tensor, raw
+from querykey.ag import functions, primitives, reductions, tensor
+from querykey.ag.errors import misfit, not_a_gradient
+from querykey.ag.protocols import raw
+from querykey.ag.tensor import Edge, Tensor
 
 ARITHMETIC = {
     "add": primitives.add,
     "sub": primitives.subtract,
     "mul": primitives.multiply,
-    "truediv": divide,
+    "truediv": primitives.divide,
     "matmul": primitives.matmul,
     "pow": primitives.power,
     "mod": primitives.mod,
 }
-METHODS = [
-    "sum",
-    "mean",
-    "var",
-    "max",
-    "min",
-    "argmax",
-    "astype",
-    "exp",
-    "log",
-    "sqrt",
-    "tanh",
-]
+METHODS = {
+    "sum": primitives.sum,
+    "mean": primitives.mean,
+    "var": reductions.var,
+    "max": reductions.max,
+    "min": reductions.min,
+    "argmax": reductions.argmax,
+    "astype": functions.astype,
+    "exp": primitives.exp,
+    "log": primitives.log,
+    "sqrt": primitives.sqrt,
+    "tanh": primitives.tanh,
+    "squeeze": functions.squeeze,
+    "swapaxes": functions.swapaxes,
+    "__neg__": primitives.negative,
+    "__pos__": lambda self: self,
+    "__abs__": primitives.abs,
+    "__getitem__": primitives.getitem,
+    "T": property(primitives.transpose),
+    "mT": property(lambda self: functions.swapaxes(self, -1, -2)),
+}
 
 
-def flat(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Return a function without a derivative: it compares, counts or rounds."""
+def without_gradient(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Return a function that has no derivative: it compares, counts or rounds."""
 
     def call(*args: Any) -> Tensor:
         try:
@@ -47,36 +54,36 @@ def flat(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
         except ValueError as error:
             raise misfit(op, error, args) from None
 
-    call.__name__, call.__doc__ = op, f"{op} of every element; it has no gradient."
+    call.__name__, call.__doc__ = op, f"Return {op} of every element; it has no gradient."
     return call
 
 
 def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
-    """Return `value` as the Tensor that a primitive of your own made, called `op`.
+    """Return `value` as the Tensor that a primitive of your own computed, called `op`.
 
-    An edge is (an input, what pulls a gradient back to it). A pull is called with the gradient and
-    what was saved; it returns the gradient of its input. It may leave broadcasting alone: the walk
-    sums what was spread, and spreads what was summed.
+    An edge is (an input, its pull). A pull is called with the gradient of the value and with what
+    was saved, and returns the gradient of its input. It need not undo broadcasting: the walk sums
+    where an input was repeated, and repeats where it was summed.
     """
-    checked = [(x, _checked(op, x, pull)) for x, pull in edges]
+    checked = [(x, checked_pull(op, x, pull)) for x, pull in edges]
     return tensor.record(op, value, *checked, saved=saved)
 
 
-def _checked(op: str, x: Any, pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pull that is given arrays, whatever primitive it is called like, and returns one."""
+def checked_pull(op: str, x: Any, pull: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pull that raises an error where what it returns can be no gradient of x."""
 
     def call(g: Any, *saved: Any) -> Any:
-        g = g.dense() if isinstance(g, Block) else g
         new = pull(g, *saved)
         if new is g:
             return g
-        array = np.array(raw(new))  # its own: the walk adds to it, and the pull may have kept `new`
+        array = np.array(raw(new))  # a copy: the walk adds to it, and the pull may have kept `new`
         if array.dtype.kind not in "fiub":
-            raise TypeError(pulled(op, x, type(new).__name__, "an array of numbers"))
+            raise TypeError(not_a_gradient(op, x, type(new).__name__, "an array of numbers"))
         try:
             np.broadcast_shapes(array.shape, x.shape)
         except ValueError:
-            raise ValueError(pulled(op, x, f"shape {array.shape}", str(x.shape))) from None
+            shape = f"shape {array.shape}"
+            raise ValueError(not_a_gradient(op, x, shape, str(x.shape))) from None
         return array
 
     return call
@@ -103,24 +110,11 @@ def give_operators() -> None:
         setattr(Tensor, f"__{symbol}__", f)
         setattr(Tensor, f"__r{symbol}__", flipped(f))
     for symbol in ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "floordiv"):
-        f = flat(symbol, getattr(operator, f"__{symbol}__"))
+        f = without_gradient(symbol, getattr(operator, f"__{symbol}__"))
         setattr(Tensor, f"__{symbol}__", f)
         if symbol in ("and", "or", "xor", "floordiv"):
             setattr(Tensor, f"__r{symbol}__", flipped(f))
-    for name in METHODS:
-        setattr(Tensor, name, getattr(primitives, name))
-    rest: dict[str, Any] = {
-        "__neg__": primitives.negative,
-        "__pos__": lambda self: self,
-        "__abs__": primitives.abs,
-        "__invert__": flat("invert", np.invert),
-        "__getitem__": primitives.getitem,
-        "reshape": reshape,
-        "transpose": transpose,
-        "squeeze": functions.squeeze,
-        "swapaxes": functions.swapaxes,
-        "T": property(primitives.transpose),
-        "mT": property(lambda self: functions.swapaxes(self, -1, -2)),
-    }
-    for name, f in rest.items():
+    invert = without_gradient("invert", np.invert)
+    rest = {"__invert__": invert, "reshape": reshape, "transpose": transpose}
+    for name, f in (METHODS | rest).items():
         setattr(Tensor, name, f)

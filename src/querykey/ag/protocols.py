@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from querykey.ag.extras.aliasing import lend
+from querykey.ag.hooks import hooks
+
+# How many arguments of a function of NumPy's mean what ours mean; the others go by name.
+BY_NAME = dict.fromkeys(("sum", "mean", "var", "max", "min", "argmax"), 2) | {"norm": 1}
 
 
 class ArrayLike:
-    """The parts of an array that need no derivative; they read `_data`."""
+    """The parts of a Tensor that need no derivative; they read its array, `_data`."""
 
     __slots__ = ()
     _data: np.ndarray
-    stamp: int
+    functions: ClassVar[dict[str, Callable[..., Any]]] = {}  # ours, by the name NumPy has for each
 
     shape = property(lambda self: self._data.shape, doc="The size of every axis.")
-    dtype = property(lambda self: self._data.dtype, doc="What an element is, as NumPy names it.")
-    ndim = property(lambda self: self._data.ndim, doc="How many axes.")
-    size = property(lambda self: self._data.size, doc="How many elements.")
-    device = property(lambda self: "cpu", doc="Always the CPU.")
+    dtype = property(lambda self: self._data.dtype, doc="The type of an element, as in NumPy.")
+    ndim = property(lambda self: self._data.ndim, doc="The number of axes of the array.")
+    size = property(lambda self: self._data.size, doc="The number of elements of the array.")
+    device = property(lambda self: "cpu", doc="Always the CPU: there is no other.")
 
     def to_device(self, device: str, /, *, stream: None = None) -> Any:
-        """Return the Tensor itself: there is one device."""
+        """Return the Tensor itself, because there is one device."""
         if device != "cpu":
             raise ValueError(f"a Tensor lives on the device 'cpu', not on {device!r}")
         return self
 
     def numpy(self) -> np.ndarray:
-        """Return the array itself."""
-        return lend(self)
+        """Return the array itself, not a copy."""
+        return hooks.watch.lend(self)
 
     def item(self) -> Any:
         """Return the one element as a Python number."""
         return self._data.item()
 
     def tolist(self) -> Any:
-        """Return the elements as nested lists."""
+        """Return the elements as nested lists of Python numbers."""
         return self._data.tolist()
 
     def __iter__(self) -> Iterator[Any]:
@@ -62,9 +65,9 @@ class ArrayLike:
         return self._data.__index__()
 
     def __format__(self, spec: str) -> str:
-        return (
-            super().__format__(spec) if self._data.ndim or not spec else format(self.item(), spec)
-        )
+        if self._data.ndim or not spec:
+            return super().__format__(spec)
+        return format(self.item(), spec)
 
     def __repr__(self) -> str:
         values = np.array2string(self._data, separator=", ", prefix="Tensor(")
@@ -72,12 +75,12 @@ class ArrayLike:
         return f"Tensor({values}{''.join(f', {key}={note!r}' for key, note in notes if note)})"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._data if copy else lend(self), dtype=dtype, copy=copy)
+        return np.array(self._data if copy else hooks.watch.lend(self), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             raise TypeError(f"np.{ufunc.__name__}.{method} with options records no derivative")
-        return of_the_same_name(ufunc)(*inputs)
+        return self.function_named(ufunc.__name__)(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
@@ -85,19 +88,20 @@ class ArrayLike:
             return function(*map(raw, args), **kwargs)
         if len(args) > BY_NAME.get(name, len(args)):
             raise TypeError(f"np.{name} of a Tensor takes what follows the axis by name")
-        return of_the_same_name(function)(*args, **kwargs)
+        return self.function_named(name)(*args, **kwargs)
 
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        from querykey.ag.tensor import tick
-
-        for name, value in state[1].items():
-            setattr(self, name, value)
-        self.stamp = min(self.stamp, tick())  # another process may be ahead
+    def function_named(self, name: str) -> Callable[..., Any]:
+        """Return our function with the name of one of NumPy's, which has its derivative."""
+        ours = self.functions.get(name) or getattr(hooks.namespace, name, None)
+        if ours is None:
+            raise TypeError(
+                f"np.{name} would lose the gradient, and ag has nothing of that name: "
+                f"give it the array, x.data, or write the primitive with ag.record"
+            )
+        return ours
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        from querykey.ag.extras import array_api
-
-        return array_api
+        return hooks.namespace
 
     if TYPE_CHECKING:  # operators.py gives these their meaning
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = cast(Any, 0)
@@ -122,35 +126,24 @@ def raw(value: Any) -> Any:
     return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
 
 
+def as_floats(x: Any) -> np.ndarray:
+    """Return x as an array of floats."""
+    v = np.asarray(raw(x))
+    return v if v.dtype.kind == "f" else v.astype(float)
+
+
 def plain_index(index: Any) -> Any:
-    """Return an index with arrays of its own, that nobody changes later, in place of any others."""
+    """Return an index in which every array is a copy, so that nobody changes it before backward."""
     if isinstance(index, tuple):
-        return tuple([_own(i) for i in index])
-    return _own(index)
+        return tuple([copied(i) for i in index])
+    return copied(index)
 
 
-def _own(index: Any) -> Any:
+def copied(index: Any) -> Any:
+    """Return one part of an index: a slice or number as it is, anything else as a new array."""
     if index is None or isinstance(index, slice | int | np.generic) or index is Ellipsis:
         return index
     if hasattr(index, "__index__") and not hasattr(index, "__array__"):
         return index
     array = np.array(raw(index))
     return array.astype(int) if isinstance(index, list | tuple) and not array.size else array
-
-
-# How many arguments of a function of NumPy's mean what ours mean; the others go by name.
-BY_NAME = dict.fromkeys(("sum", "mean", "var", "max", "min", "argmax"), 2) | {"norm": 1}
-
-
-def of_the_same_name(function: Any) -> Any:
-    """Return the function of ours that NumPy's is called like."""
-    import querykey.ag as ag
-    from querykey.ag.extras import array_api
-
-    ours = getattr(ag, function.__name__, None) or getattr(array_api, function.__name__, None)
-    if ours is None:
-        raise TypeError(
-            f"np.{function.__name__} would lose the gradient, and ag has nothing of that name: "
-            f"give it the array, x.data, or write the primitive with ag.record"
-        )
-    return ours

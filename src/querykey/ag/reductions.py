@@ -1,110 +1,96 @@
-"""The softmax family, and the rescue of one written with raw exponentials."""
+"""Functions that take axes away, or run along one: each with its derivative beside it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from querykey.ag.extras.aliasing import LENT, look
-from querykey.ag.extras.slices import Block
-from querykey.ag.primitives import Axis, axes_of, back, primitive, quotient
-from querykey.ag.special import added
-from querykey.ag.tensor import Tensor, raw, record
-
-
-def floats(x: Any) -> np.ndarray:
-    """x as an array of floats."""
-    v = np.asarray(raw(x))
-    return v if v.dtype.kind == "f" else v.astype(float)
-
-
-def stable_softmax(v: np.ndarray, axis: Axis) -> np.ndarray:
-    """exp(v) / sum(exp(v)), shifted so that the largest exponential is 1."""
-    e = np.exp(v - np.max(v, axis=axis, keepdims=True, initial=-np.inf))
-    return e / np.add.reduce(e, axis, keepdims=True)
-
-
-def softmax_gradient(g: Any, y: Any, axis: Axis, *_written: Tensor) -> Any:
-    """y * (g - sum(g * y)) over the axis of the softmax."""
-    if type(g) is Block:
-        gy = g * y
-        total: Any = np.add.reduce(gy, axis, keepdims=True)
-        return gy - y * total.spread(gy.shape)
-    if g.size < 1 << 17:
-        total = added(g * y, axis, True)
-    else:  # einsum is slow to begin, and then needs no memory for the products
-        every, gone = range(g.ndim), tuple(axes_of(g.shape, axis))
-        total = np.einsum(g, every, y, every, [i for i in every if i not in gone])
-        total = np.expand_dims(total, gone)
-    out = g - total
-    out *= y
-    return out
+from querykey.ag.errors import primitive
+from querykey.ag.primitives import Axis, Function, axes_of, reshape, unreduced
+from querykey.ag.protocols import as_floats, raw
+from querykey.ag.tensor import Tensor, record
 
 
 @primitive
-def softmax(x: Any, axis: Axis = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) over an axis."""
-    y = stable_softmax(floats(x), axis)
-    return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
+def var(x: Any, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    """Return the average squared distance from the mean; `correction` is taken off the count."""
+    v = np.asarray(raw(x))
+    n = math.prod([v.shape[i] for i in axes_of(v.shape, axis)])
+    left = n - correction if n > correction else 0
+    scale = 2 / left if left else np.nan
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centred = v - np.add.reduce(v, axis, keepdims=True) / n
+        y = np.add.reduce(centred * centred, axis, keepdims=keepdims) / left
+    to_x = lambda g: unreduced(g, v.shape, axis, keepdims) * centred * scale  # noqa: E731
+    return record("var", y, (x, to_x))
+
+
+@primitive
+def norm(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the Euclidean length over axes; the gradient at length 0 is taken as 0."""
+    v = np.asarray(raw(x))
+    y = np.sqrt(np.add.reduce(v * v, axis, keepdims=True))
+    out, unit = y if keepdims else np.squeeze(y, axis), lambda: v / np.where(y == 0, 1, y)
+    return record("norm", out, (x, lambda g: unreduced(g, v.shape, axis, keepdims) * unit()))
+
+
+def extreme(op: str, f: Function) -> Callable[..., Tensor]:
+    """Return the primitive max or min."""
+
+    def call(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        v = np.asarray(raw(x))
+        y = f(v, axis=axis, keepdims=True)
+
+        def to_x(g: Any) -> Any:
+            best = v == y
+            weights = best / np.add.reduce(best, axis, keepdims=True)
+            return unreduced(g, v.shape, axis, keepdims) * weights.astype(v.dtype)
+
+        return record(op, y if keepdims else np.squeeze(y, axis), (x, to_x))
+
+    call.__name__ = call.__qualname__ = op
+    call.__doc__ = f"Return the {op}imum over axes; equal elements share the gradient."
+    return primitive(call)
+
+
+max, min = extreme("max", np.max), extreme("min", np.min)
+
+
+@primitive
+def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return the index of the largest, the first among equals. It has no gradient."""
+    return record("argmax", np.argmax(raw(x), axis=axis, keepdims=keepdims))
+
+
+@primitive
+def cumsum(x: Any, axis: int | None = None) -> Tensor:
+    """Return the running sum along an axis, or of all elements in order."""
+    if axis is None:
+        return cumsum(reshape(x, -1), 0)
+    y = np.cumsum(raw(x), axis)
+    return record("cumsum", y, (x, lambda g: np.flip(np.cumsum(np.flip(g, axis), axis), axis)))
 
 
 @primitive
 def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over axes."""
-    v = floats(x)
+    """Return log(sum(exp(x))) over axes; its derivative is the softmax of x."""
+    v = as_floats(x)
     top = np.max(v, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
         y = np.log(np.add.reduce(np.exp(v - top), axis, keepdims=True)) + top
     out, weights = y if keepdims else np.squeeze(y, axis), lambda: np.exp(v - y)
-    return record("logsumexp", out, (x, lambda g: back(g, v.shape, axis, keepdims) * weights()))
+    to_x = lambda g: unreduced(g, v.shape, axis, keepdims) * weights()  # noqa: E731
+    return record("logsumexp", out, (x, to_x))
 
 
 @primitive
 def log_softmax(x: Any, axis: Axis = -1) -> Tensor:
-    """log(softmax(x)), without the loss of digits."""
-    v = floats(x)
+    """Return log(softmax(x)), without the digits that softmax would lose."""
+    v = as_floats(x)
     y = v - logsumexp(v, axis, keepdims=True)._data
     total = lambda g: np.add.reduce(g, axis, keepdims=True)  # noqa: E731
     return record("log_softmax", y, (x, lambda g: g - np.exp(y) * total(g)))
-
-
-def share(e: Tensor, total: Tensor) -> Tensor:
-    """e / total, where total = sum(e) and e = exp(x).
-
-    Raw exponentials leave the range of floats: at 89 in float32, at 710 in float64. Rows whose
-    total is finite and not 0 keep their quotient, bit for bit; others get the stable softmax of x.
-    The derivative is the softmax's own, straight to x: g / total and g * e leave the range even
-    sooner. It passes e and total by, so where one is labelled they are divided like any others.
-    """
-    x, v, d = e._of, e._data, total._data
-    if LENT:
-        look([x])
-    if x is None or x.stamp > e.stamp or d.ndim not in (0, v.ndim) or not d.size:
-        return quotient(e, total)
-    if total.saved:
-        _, axis, _ = total.saved
-    else:
-        axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
-    if np.count_nonzero(d) == np.count_nonzero(np.isfinite(d)) == d.size:
-        if (e.label, total.label) != (None, None) and tame(d):
-            return quotient(e, total)
-        y = v / d
-    else:
-        with np.errstate(all="ignore"):
-            y, fine = v / d, (d > 0) & np.isfinite(d)
-            if not fine.all():
-                y = np.where(fine, y, stable_softmax(x._data, axis))
-    return record("divide", y, (x, softmax_gradient), saved=(y, axis, e, total))
-
-
-def tame(d: np.ndarray) -> bool:
-    """Whether 1 / d, squared, is a number too."""
-    info = np.finfo(d.dtype)
-    return bool(d.min() > float(info.tiny) ** 0.5 and d.max() < float(info.max) ** 0.5)
-
-
-def divide(a: Any, b: Any) -> Tensor:
-    """a / b; where that is exp(x) / sum(exp(x)) and exp overflowed, the softmax it stands for."""
-    return share(a, b) if isinstance(b, Tensor) and b._of is a else quotient(a, b)

@@ -1,9 +1,12 @@
-"""A value that remembers which primitive made it, and the backward walk.
+"""A value that remembers how it was computed, and the backward walk over what it remembers.
 
-A Tensor holds an array and its edges: for each Tensor it was made from, the function that turns its
-own gradient into that one's. One clock stamps everything. What is made later has a later stamp, so
-the walk goes from the latest to the earliest; and a value changed in place takes a new stamp, later
-than its readers', which is how the walk knows that their derivatives can no longer be trusted.
+A Tensor holds an array and its edges. There is one edge for each Tensor it was computed from, with
+a function, the pull, that turns a gradient of the result into the gradient of that input (its
+vector-Jacobian product). `backward` walks the edges from the latest result to the earliest.
+
+One clock stamps every Tensor when it is made. A result has a later stamp than its inputs, which
+orders the walk. A value that is changed in place takes a new stamp; it is then later than the
+results that read it, and the walk refuses to use their derivatives.
 """
 
 from __future__ import annotations
@@ -18,41 +21,41 @@ from typing import Any, cast
 import numpy as np
 
 from querykey.ag import errors
-from querykey.ag.extras.aliasing import LENT, end_all_loans, lend, look
-from querykey.ag.extras.slices import SMALL, Block
+from querykey.ag.hooks import hooks
 from querykey.ag.protocols import ArrayLike, plain_index, raw
-from querykey.ag.special import MOST, ones
+from querykey.ag.special import CACHED, ones
 
 Edge = tuple[Any, Callable[..., Any]]
 
 tick = itertools.count(1).__next__
 new_tensor = object.__new__
-# In place of the edges of a Tensor that backward has passed, and of one whose value was changed.
+# These stand in place of the edges of a Tensor that backward has passed, or that was changed.
 SPENT, CHANGED = cast("tuple[Edge, ...]", "spent"), cast("tuple[Edge, ...]", "changed")
 WALKING = threading.RLock()  # a walk adds to gradients and frees graphs, which threads may share
+PLAIN = (np.ndarray, np.generic)
 
 
 class Tensor(ArrayLike):
-    """An array, the gradient that reached it, and the edges to what it was made from.
+    """An array, the gradient that reached it, and the edges to what it was computed from.
 
-    Floats want a gradient unless told otherwise, integers and booleans cannot have one. A leaf
-    keeps its `.grad`, which adds up over backward calls until it is set to None; so does every
-    Tensor with a label: a label means "show me this".
+    Floats want a gradient unless told otherwise; integers and booleans cannot have one. A leaf (a
+    Tensor that nothing computed) keeps its `.grad`, which adds up over backward calls until it is
+    set to None. So does every Tensor with a label: a label means "show me this".
     """
 
     __slots__ = (
         *("_data", "op", "edges", "saved", "requires_grad", "stamp", "label", "grad"),
-        *("_of", "__weakref__"),
+        *("_operand", "__weakref__"),
     )
     _data: np.ndarray
-    op: str  # the primitive that made it; of a leaf, nothing
-    edges: tuple[Edge, ...]  # to every Tensor that was read; the walk passes constants by
-    saved: tuple  # what the pulls of the edges are given besides the gradient
+    op: str  # the name of the primitive that computed it; empty for a leaf
+    edges: tuple[Edge, ...]  # to every Tensor that was read, constants included
+    saved: tuple  # what every pull is called with, after the gradient
     requires_grad: bool
     stamp: int
     label: str | None
     grad: np.ndarray | None
-    _of: Tensor | None  # what exp and sum read, so that `/` knows a softmax
+    _operand: Tensor | None  # what exp, and the sum of an exp, was taken of: `/` asks for it
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
@@ -64,58 +67,28 @@ class Tensor(ArrayLike):
             raise errors.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
         self.op, self.edges, self.saved, self.stamp = "", (), (), tick()
-        self.label, self.grad, self._of = label, None, None
-
-    @property
-    def data(self) -> np.ndarray:
-        """The array. It may be changed (`w.data -= step`); a graph that has read it will notice."""
-        return lend(self)
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        if self.requires_grad and self.edges and self.edges is not SPENT:
-            raise errors.computed(self)
-        value = raw(value)
-        if value is not self._data:  # as it is after `w.data -= step`
-            value = np.array(value, dtype=self._data.dtype)
-        if value.shape != self._data.shape:
-            raise ValueError(
-                f"{errors.name(self)} has shape {self.shape}, its new data {value.shape}"
-            )
-        self._data = value
-        self.touch()
-        LENT.pop(id(self), None)
-
-    def touch(self) -> None:
-        """Take a new stamp after a change in place; what was computed has no derivative then."""
-        if self.requires_grad and self.edges and self.edges is not SPENT:
-            self.edges, self._of = CHANGED, None
-        self.stamp = tick()
-
-    def detach(self) -> Tensor:
-        """Return the same array as a constant, through which no gradient passes."""
-        return record("detach", self._data.copy())
+        self.label, self.grad, self._operand = label, None, None
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
-        """Give every leaf and every labelled Tensor behind this one its gradient.
+        """Add to `.grad` of every leaf and every labelled Tensor that this one was computed from.
 
         The walk frees the graph as it goes; `retain_graph` keeps it for another walk.
         """
         pending: dict[Tensor, Any] = {self: seed(self, gradient)}  # a pull may begin another walk
-        shared: set[Tensor] = set()  # those whose pending gradient another Tensor holds too
+        shared: set[Tensor] = set()  # Tensors whose pending gradient is another's too
         with WALKING:
             order, leaves = history(self)
             while order:
                 node = order.pop()
-                g = pending.pop(node)
+                g, saved = pending.pop(node), node.saved
                 if node.label is not None:
                     keep(node, g, node in shared)
-                if type(g) is Block and node.op not in SMALL:
-                    g = g.dense()
+                small = not isinstance(g, PLAIN)  # see `Hooks.small_gradient`
                 for source, pull in node.edges:
                     if not source.requires_grad:
                         continue
-                    new, shape = pull(g, *node.saved), source._data.shape
+                    shape = source._data.shape
+                    new = g.pulled(pull, saved, shape) if small else pull(g, *saved)
                     if new.shape != shape:
                         new = fitted(new, shape)
                     old = pending.get(source)
@@ -130,9 +103,41 @@ class Tensor(ArrayLike):
                         pending[source] = old + new
                         shared.discard(source)
                 if not retain_graph:
-                    node.edges, node.saved, node._of = SPENT, (), None
-            for node in leaves:
-                keep(node, pending.pop(node), node in shared)
+                    node.edges, node.saved, node._operand = SPENT, (), None
+            for leaf in leaves:
+                keep(leaf, pending.pop(leaf), leaf in shared)
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array. It may be changed (`w.data -= step`); a graph that has read it will notice."""
+        return hooks.watch.lend(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if self.in_use():
+            raise errors.computed(self)
+        value = raw(value)
+        if value is not self._data:  # as it is after `w.data -= step`
+            value = np.array(value, dtype=self._data.dtype)
+        if value.shape != self._data.shape:
+            raise errors.other_shape(self, "its new data", value.shape)
+        self._data = value
+        self.touch()
+        hooks.watch.lent.pop(id(self), None)
+
+    def touch(self) -> None:
+        """Take a new stamp after a change in place; a computed Tensor then has no derivative."""
+        if self.in_use():
+            self.edges, self._operand = CHANGED, None
+        self.stamp = tick()
+
+    def in_use(self) -> bool:
+        """Return whether a primitive computed this Tensor and backward has not passed it yet."""
+        return bool(self.requires_grad and self.edges and self.edges is not SPENT)
+
+    def detach(self) -> Tensor:
+        """Return a copy as a constant, through which no gradient passes."""
+        return record("detach", self._data.copy())
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.requires_grad:
@@ -142,13 +147,18 @@ class Tensor(ArrayLike):
         self._data[plain_index(index)] = raw(value)
         self.touch()
 
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        for name, value in state[1].items():
+            setattr(self, name, value)
+        self.stamp = min(self.stamp, tick())  # the process that pickled it may be ahead
+
 
 def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
-    """Return `value` as the Tensor `op` made. An edge is (an input, what pulls a gradient back).
+    """Return `value` as the Tensor that the primitive `op` computed.
 
-    This is how a primitive is written: see primitives.py. A pull is called with the gradient and
-    what was saved; it returns a new array, the gradient itself or a view of that. It may leave
-    broadcasting alone: the walk sums what was spread, and spreads what was summed.
+    An edge is (an input, its pull). A pull is called with the gradient of the value and with what
+    was saved. It returns a new array, the gradient itself or a view of that. It need not undo
+    broadcasting: the walk sums where an input was repeated, and repeats where it was summed.
     """
     out = new_tensor(Tensor)
     out._data = value if type(value) is np.ndarray else np.asarray(value)
@@ -158,49 +168,62 @@ def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:
             if source.stamp and source.requires_grad:
                 wanted = True
     except AttributeError:  # not every input is a Tensor: no stamp
-        edges = tuple([e for e in edges if isinstance(e[0], Tensor) or errors.lost(op, e[0])])
+        edges = tensors_only(op, edges)
         wanted = any(source.requires_grad for source, _ in edges)
-    if LENT:
-        look([edge[0] for edge in edges])
+    if hooks.watch.lent:
+        hooks.watch.look([source for source, _ in edges])
     out.op = op
-    out.edges = edges if wanted or not edges else remembered(out._data, edges)
+    out.edges = edges if wanted or not edges else edges_of_constant(out._data, edges)
     out.saved = saved if wanted else ()
     out.requires_grad = wanted
     out.stamp = tick()
-    out.label = out.grad = out._of = None
+    out.label = out.grad = out._operand = None
     return out
 
 
-def remembered(value: np.ndarray, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
-    """Return the edges of a constant: for drawings, but no history that adds up; and of a view."""
-    if any(source.edges or source._of is not None for source, _ in edges):
+def tensors_only(op: str, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    """Return the edges whose input is a Tensor; other inputs are constants."""
+    for x, _ in edges:
+        errors.refuse_lost_gradients(op, x)
+    return tuple([edge for edge in edges if isinstance(edge[0], Tensor)])
+
+
+def edges_of_constant(value: np.ndarray, edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    """Return those edges of a constant that are worth keeping.
+
+    They serve drawings, and the check of views below. A chain of constants keeps none, so that a
+    running average does not hold all its history.
+    """
+    if any(source.edges or source._operand is not None for source, _ in edges):
         return tuple([edge for edge in edges if np.may_share_memory(value, edge[0]._data)])
     return edges
 
 
 def seed(end: Tensor, gradient: Any) -> np.ndarray:
-    """Return the gradient a walk starts with, or say why there is none to start with."""
+    """Return the gradient that a walk starts with: 1, or a copy of the one that was passed."""
     if not end.requires_grad:
         raise errors.nowhere_to_go(end)
+    value = end._data
     if gradient is None:
-        if end.size != 1:
+        if value.size != 1:
             raise errors.many_numbers(end)
-        return ones(end.shape, end.dtype).copy()
-    gradient = np.array(raw(gradient), dtype=end.dtype)
-    if gradient.shape != end.shape:
-        raise ValueError(
-            f"{errors.name(end)} has shape {end.shape}, the gradient given {gradient.shape}"
-        )
+        return ones(value.shape, value.dtype).copy()
+    gradient = np.array(raw(gradient), dtype=value.dtype)
+    if gradient.shape != value.shape:
+        raise errors.other_shape(end, "the gradient given", gradient.shape)
     return gradient
 
 
 def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what a gradient of `end` reaches: what was computed, the earliest first; leaves."""
-    if LENT:
-        end_all_loans()
+    """Return the Tensors that a gradient of `end` reaches: the computed ones by stamp; the leaves.
+
+    Raise an error where one of them was freed, or was changed after it had been read.
+    """
+    if hooks.watch.lent:
+        hooks.watch.close()
     if not end.edges:
         return [], [end]
-    found, stack, leaves = {end}, [end], set()
+    seen, stack, leaves = {end}, [end], set()
     while stack:
         node = stack.pop()
         edges, stamp = node.edges, node.stamp
@@ -213,14 +236,14 @@ def history(end: Tensor) -> tuple[list[Tensor], list[Tensor]]:
                 leaves.add(source)
             elif not source.requires_grad:
                 check_views(source)
-            elif source not in found:
-                found.add(source)
+            elif source not in seen:
+                seen.add(source)
                 stack.append(source)
-    return sorted(found, key=attrgetter("stamp")), [x for x in leaves if x.requires_grad]
+    return sorted(seen, key=attrgetter("stamp")), [x for x in leaves if x.requires_grad]
 
 
 def check_views(constant: Tensor) -> None:
-    """Complain where a constant shares the array of another that was changed."""
+    """Raise an error where a constant is a view of another that was changed."""
     stack = [constant]
     while stack:
         for source, _ in (reader := stack.pop()).edges:
@@ -231,34 +254,34 @@ def check_views(constant: Tensor) -> None:
 
 
 def keep(node: Tensor, g: Any, shared: bool) -> None:
-    """Add a finished gradient to a Tensor's own, in an array that nobody else holds."""
-    g = g.dense() if type(g) is Block else g
+    """Add a finished gradient to the Tensor's `.grad`, in an array that nobody else holds."""
     if node.grad is not None:
         g, shared = node.grad + g, False
-    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype is not node._data.dtype:
-        g = np.array(g, dtype=errors.floats(node))
+    dtype = node._data.dtype
+    if shared or g.base is not None or type(g) is not np.ndarray or g.dtype is not dtype:
+        if dtype.kind != "f":
+            raise errors.no_floats(node.label, dtype)
+        g = np.array(g, dtype=dtype)
     node.grad = g
 
 
 def fitted(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return `g` for an input of this shape: summed where it was spread, spread where summed."""
+    """Return `g` for an input of this shape: summed where that was repeated, or repeated."""
     extra = g.ndim - len(shape)
-    if extra > 0 and type(g) is np.ndarray and g.size and g.shape[extra:] == shape:
+    if extra > 0 and g.size and g.shape[extra:] == shape:
         rows = g.reshape(-1, math.prod(shape))  # a product is the quickest way to add them
-        once = (ones if len(rows) <= MOST else np.ones)(len(rows), g.dtype)
-        return once.dot(rows).reshape(shape)
+        row_of_ones = (ones if len(rows) <= CACHED else np.ones)(len(rows), g.dtype)
+        return row_of_ones.dot(rows).reshape(shape)
     g = shrink(g, shape)
     if g.shape == shape:
         return g
-    if isinstance(g, Block):
-        return g.spread(shape)
     full = np.empty(shape, g.dtype)
     full[...] = g
     return full
 
 
 def shrink(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return the sum of `g` over the axes along which an input of this shape was spread."""
+    """Return the sum of `g` over the axes along which an input of this shape was repeated."""
     extra = g.ndim - len(shape)
     if extra > 0:
         g = np.add.reduce(g, tuple(range(extra)))

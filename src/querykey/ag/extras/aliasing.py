@@ -1,8 +1,8 @@
-"""Arrays lent out through `.data`, and whether they came back changed.
+"""A watch on arrays that were handed out through `.data`, and may have been changed since.
 
-`w.data[0] = 5` is NumPy's business and tells nobody. So a lent array's checksum is taken when it is
-lent, and compared whenever an operation reads the Tensor and when backward begins, which ends the
-loan. Whoever never asks for `.data` pays nothing.
+`w.data[0] = 5` is NumPy's business and tells nobody. So the checksum of an array is taken when
+`.data` hands it out, and is compared whenever an operation reads the Tensor, and when backward
+begins, which ends the watch. Who never asks for `.data` pays nothing.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ from typing import Any
 
 import numpy as np
 
-LENT: dict[int, tuple[weakref.ref, int]] = {}  # by id: Tensors compare element by element
+from querykey.ag.hooks import Watch
 
 
-def lend(tensor: Any) -> np.ndarray:
-    """Return the Tensor's array, and remember how it looks."""
-    look([tensor])
-    key = id(tensor)
-    LENT[key] = weakref.ref(tensor, lambda _: LENT.pop(key, None)), checksum(tensor._data)
-    return tensor._data
+class ChecksumWatch(Watch):
+    """Notices by checksums which of the arrays that are outside were changed."""
 
+    lent: dict[int, tuple[weakref.ref, int]]  # by id, because Tensors compare by element
 
-def look(tensors: Iterable[Any]) -> None:
-    """Tell every Tensor whose lent array was written to."""
-    for tensor in tensors:
-        loan = LENT.get(id(tensor))
-        if loan is not None and loan[1] != checksum(tensor._data):
-            LENT.pop(id(tensor), None)
-            tensor.touch()
-            lend(tensor)
+    def lend(self, tensor: Any) -> np.ndarray:
+        """Return the Tensor's array, and remember its checksum."""
+        self.look([tensor])
+        key, lent = id(tensor), self.lent
+        lent[key] = weakref.ref(tensor, lambda _: lent.pop(key, None)), checksum(tensor._data)
+        return tensor._data
 
+    def look(self, tensors: Iterable[Any]) -> None:
+        """Call `touch` on those of the Tensors whose arrays were changed."""
+        for tensor in tensors:
+            loan = self.lent.get(id(tensor))
+            if loan is not None and loan[1] != checksum(tensor._data):
+                self.lent.pop(id(tensor), None)
+                tensor.touch()
+                self.lend(tensor)
 
-def end_all_loans() -> None:
-    """Look at every lent array for the last time."""
-    tensors = [ref() for ref, _ in list(LENT.values())]
-    look([tensor for tensor in tensors if tensor is not None])
-    LENT.clear()
+    def close(self) -> None:
+        """Look at every array for the last time, because a backward walk begins."""
+        tensors = [reference() for reference, _ in list(self.lent.values())]
+        self.look([tensor for tensor in tensors if tensor is not None])
+        self.lent.clear()
 
 
 def checksum(array: np.ndarray) -> int:
-    """Return a number that a changed element changes."""
+    """Return a number that changes when an element does."""
     return zlib.crc32(array.tobytes())

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import functions, reductions
-from querykey.ag import primitives as ag
-from querykey.ag.functions import moveaxis, take_along_axis
-from querykey.ag.operators import flat
-from querykey.ag.primitives import Axis, broadcast_to, multiply, sqrt, unary
-from querykey.ag.tensor import Tensor, raw, record
+from querykey.ag import functions, primitives, reductions
+from querykey.ag.functions import broadcast_to, moveaxis, take_along_axis
+from querykey.ag.operators import without_gradient
+from querykey.ag.primitives import Axis, multiply, sqrt, unary
+from querykey.ag.protocols import raw
+from querykey.ag.tensor import Tensor, record
 
 __array_api_version__ = "2024.12"
 
@@ -26,30 +26,48 @@ uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
 float32, float64 = np.dtype("float32"), np.dtype("float64")
 e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
 
-abs, add, clip, cos, exp = ag.abs, ag.add, ag.clip, ag.cos, ag.exp
-divide, logsumexp, log = reductions.divide, reductions.logsumexp, ag.log
-expand_dims, squeeze, stack = functions.expand_dims, functions.squeeze, functions.stack
-matmul, max, maximum, mean = ag.matmul, ag.max, ag.maximum, ag.mean
-min, minimum, negative, sin = ag.min, ag.minimum, ag.negative, ag.sin
-square, subtract = ag.square, ag.subtract
-take, tanh, where = functions.take, ag.tanh, ag.where
-absolute = ag.abs  # the name under which np.abs calls us
-concat, permute_dims, pow, remainder = ag.concatenate, ag.transpose, ag.power, ag.mod
+abs, add, cos, divide = primitives.abs, primitives.add, primitives.cos, primitives.divide
+exp, log, matmul, maximum = primitives.exp, primitives.log, primitives.matmul, primitives.maximum
+mean, minimum, negative = primitives.mean, primitives.minimum, primitives.negative
+sin, square, subtract, tanh = (
+    primitives.sin,
+    primitives.square,
+    primitives.subtract,
+    primitives.tanh,
+)
+logsumexp, max, min = reductions.logsumexp, reductions.max, reductions.min
+clip, expand_dims, squeeze = functions.clip, functions.expand_dims, functions.squeeze
+stack, take, where = functions.stack, functions.take, functions.where
+absolute = primitives.abs  # the name under which np.abs calls us
+concat, permute_dims = functions.concatenate, primitives.transpose
+pow, remainder = primitives.power, primitives.mod
 log1p = unary("log1p", np.log1p, lambda g, x, y: g / (1 + x))
 expm1 = unary("expm1", np.expm1, lambda g, x, y: g * (1 + y))
 reciprocal = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -g * (y * y))
-equal, not_equal = flat("equal", np.equal), flat("not_equal", np.not_equal)
-less, less_equal = flat("less", np.less), flat("less_equal", np.less_equal)
-greater, greater_equal = flat("greater", np.greater), flat("greater_equal", np.greater_equal)
-isfinite, isinf = flat("isfinite", np.isfinite), flat("isinf", np.isinf)
-isnan, signbit = flat("isnan", np.isnan), flat("signbit", np.signbit)
-logical_and, logical_or = flat("logical_and", np.logical_and), flat("logical_or", np.logical_or)
-logical_not, logical_xor = flat("logical_not", np.logical_not), flat("logical_xor", np.logical_xor)
-bitwise_and, bitwise_or = flat("bitwise_and", np.bitwise_and), flat("bitwise_or", np.bitwise_or)
-bitwise_xor, bitwise_invert = flat("bitwise_xor", np.bitwise_xor), flat("bitwise_invert", np.invert)
-floor, ceil, trunc = flat("floor", np.floor), flat("ceil", np.ceil), flat("trunc", np.trunc)
-round, sign = flat("round", np.round), flat("sign", np.sign)
-floor_divide = flat("floor_divide", np.floor_divide)
+equal = without_gradient("equal", np.equal)
+not_equal = without_gradient("not_equal", np.not_equal)
+less = without_gradient("less", np.less)
+less_equal = without_gradient("less_equal", np.less_equal)
+greater = without_gradient("greater", np.greater)
+greater_equal = without_gradient("greater_equal", np.greater_equal)
+isfinite = without_gradient("isfinite", np.isfinite)
+isinf = without_gradient("isinf", np.isinf)
+isnan = without_gradient("isnan", np.isnan)
+signbit = without_gradient("signbit", np.signbit)
+logical_and = without_gradient("logical_and", np.logical_and)
+logical_or = without_gradient("logical_or", np.logical_or)
+logical_not = without_gradient("logical_not", np.logical_not)
+logical_xor = without_gradient("logical_xor", np.logical_xor)
+bitwise_and = without_gradient("bitwise_and", np.bitwise_and)
+bitwise_or = without_gradient("bitwise_or", np.bitwise_or)
+bitwise_xor = without_gradient("bitwise_xor", np.bitwise_xor)
+bitwise_invert = without_gradient("bitwise_invert", np.invert)
+floor = without_gradient("floor", np.floor)
+ceil = without_gradient("ceil", np.ceil)
+trunc = without_gradient("trunc", np.trunc)
+round = without_gradient("round", np.round)
+sign = without_gradient("sign", np.sign)
+floor_divide = without_gradient("floor_divide", np.floor_divide)
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Tensor:
@@ -64,16 +82,16 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: Any = N
 
 def astype(x: Any, dtype: Any, /, *, copy: Any = True, device: Any = None) -> Tensor:
     """Return x as another type; the gradient returns as x's own."""
-    return ag.astype(x, dtype, copy)
+    return functions.astype(x, dtype, copy)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return zeros."""
+    """Return an array of zeros."""
     return record("zeros", np.zeros(shape, dtype or float64))
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return ones."""
+    """Return an array of ones."""
     return record("ones", np.ones(shape, dtype or float64))
 
 
@@ -133,17 +151,17 @@ def eye(
 
 def tril(x: Any, /, *, k: int = 0) -> Tensor:
     """Return x with zeros above the k-th diagonal."""
-    return ag.tril(x, k)
+    return functions.tril(x, k)
 
 
 def triu(x: Any, /, *, k: int = 0) -> Tensor:
     """Return x with zeros below the k-th diagonal."""
-    return ag.triu(x, k)
+    return functions.triu(x, k)
 
 
 def reshape(x: Any, /, shape: tuple[int, ...], *, copy: Any = None) -> Tensor:
     """Return the same elements in another shape."""
-    return ag.reshape(x, shape)
+    return primitives.reshape(x, shape)
 
 
 def matrix_transpose(x: Any, /) -> Tensor:
@@ -153,22 +171,22 @@ def matrix_transpose(x: Any, /) -> Tensor:
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Tensor:
     """Return the sum of products along an axis."""
-    return ag.sum(multiply(a, b), axis=axis)
+    return primitives.sum(multiply(a, b), axis=axis)
 
 
 def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
     """Return the sum over axes."""
-    return ag.sum(x if dtype is None else astype(x, dtype), axis, keepdims)
+    return primitives.sum(x if dtype is None else astype(x, dtype), axis, keepdims)
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
     """Return the variance over axes."""
-    return ag.var(x, axis, keepdims, correction)
+    return reductions.var(x, axis, keepdims, correction)
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
     """Return the standard deviation over axes."""
-    return sqrt(ag.var(x, axis, keepdims, correction))
+    return sqrt(reductions.var(x, axis, keepdims, correction))
 
 
 def cumulative_sum(
@@ -176,7 +194,7 @@ def cumulative_sum(
 ) -> Tensor:
     """Return the running sum along an axis, from 0 if that is asked for."""
     along = 0 if axis is None else axis
-    out = ag.cumsum(x if dtype is None else astype(x, dtype), along)
+    out = reductions.cumsum(x if dtype is None else astype(x, dtype), along)
     if not include_initial:
         return out
     first = list(out.shape)
@@ -190,7 +208,7 @@ def reduction(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
     def call(x: Any, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
         return record(op, f(raw(x), axis=axis, keepdims=keepdims))
 
-    call.__name__, call.__doc__ = op, f"{op} over axes; it has no gradient."
+    call.__name__, call.__doc__ = op, f"Return {op} over axes; it has no gradient."
     return call
 
 

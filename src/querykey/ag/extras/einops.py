@@ -1,7 +1,7 @@
-"""einops on Tensors: rearrange, reduce, repeat, einsum, pack.
+"""A backend with which einops works on Tensors: rearrange, reduce, repeat, einsum, pack.
 
-einops finds its backends among the subclasses of its AbstractBackend, so ours is made as soon as
-einops is imported, be that before or after this package; from here it is never imported.
+einops finds its backends among the subclasses of its AbstractBackend. Ours is defined as soon as
+einops is imported, be that before or after this package; nothing here imports einops.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import functions, primitives
-from querykey.ag.einsum import einsum
+from querykey.ag import functions
 from querykey.ag.extras import array_api
 from querykey.ag.tensor import Tensor, record
 
 BACKENDS = "einops._backends"
+PACKAGE = __name__.partition(".extras")[0]  # which einops looks for among the loaded modules
 REGISTERED: list[type] = []  # Python forgets a class that nobody holds
 
 
 def when_einops_is_imported() -> None:
-    """Register now if einops is loaded, else as soon as it will be."""
+    """Register our backend now if einops is loaded, else as soon as it will be."""
     if BACKENDS in sys.modules:
         register(sys.modules[BACKENDS])
     elif not any(isinstance(finder, Watcher) for finder in sys.meta_path):
@@ -33,7 +33,7 @@ def when_einops_is_imported() -> None:
 
 
 class Watcher(MetaPathFinder, Loader):
-    """Lets Python import einops' backends in its own way, then registers ours and is gone."""
+    """A finder that lets Python import einops' backends, then registers ours and removes itself."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Return the spec that the other finders give, with this object around its loader."""
@@ -46,7 +46,7 @@ class Watcher(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what the real loader makes."""
+        """Return the module that the real loader creates."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -57,12 +57,12 @@ class Watcher(MetaPathFinder, Loader):
 
 
 def register(backends: Any) -> None:
-    """Define our backend; to be a subclass is to be found."""
+    """Define our backend: einops finds it because it is a subclass of its own."""
 
     class AgBackend(backends.AbstractBackend):
-        """einops' handful of verbs, in ours."""
+        """The few operations that einops needs, in terms of our functions."""
 
-        framework_name = "querykey.ag"
+        framework_name = PACKAGE
 
         def is_appropriate_type(self, tensor: Any) -> bool:
             return isinstance(tensor, Tensor)
@@ -91,15 +91,15 @@ def register(backends: Any) -> None:
 
         def tile(self, x: Tensor, repeats: tuple[int, ...]) -> Tensor:
             shape = tuple(n * r for n, r in zip(x.shape, repeats, strict=True))
-            return primitives.broadcast_to(x, shape)  # einops repeats axes of size one only
+            return functions.broadcast_to(x, shape)  # einops repeats axes of size one only
 
         def concat(self, tensors: list, axis: int) -> Tensor:
-            return primitives.concatenate(tensors, axis)
+            return functions.concatenate(tensors, axis)
 
         def is_float_type(self, x: Tensor) -> bool:
             return x.dtype.kind == "f"
 
         def einsum(self, pattern: str, *x: Tensor) -> Tensor:
-            return einsum(pattern, *x)
+            return functions.einsum(pattern, *x)
 
     REGISTERED.append(AgBackend)

@@ -1,4 +1,4 @@
-"""The allocator, told to keep its pages."""
+"""A call that tells the C library's allocator to keep its memory pages."""
 
 from __future__ import annotations
 

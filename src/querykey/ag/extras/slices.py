@@ -1,28 +1,27 @@
-"""Gradients that are zero outside one block, and stay small.
+"""Gradients that are zero outside one slice per axis, and stay small on their way back.
 
-A loss that reads `out[:, 3, 0]` sends back a gradient that is zero almost everywhere. A Block keeps
-the part that is not. The pulls in primitives.py are written once, for arrays: a Block answers to
-the same operators by cutting its own part out of the other array. A pull that knows nothing of
-blocks (its operation is not in SMALL) is given the dense array. A dense loss never makes a Block.
+A loss that reads `out[:, 3, 0]` sends back a gradient that is zero almost everywhere. A
+SliceGradient keeps the part that is not, and knows for the pulls in RULES how that part goes
+through them. Any other pull is called with the whole array. A loss that reads every output never
+makes a SliceGradient.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
 
-SMALL = {
-    *("add", "subtract", "multiply", "divide", "negative", "exp", "relu", "tanh"),
-    *("sum", "softmax", "transpose", "matmul"),
-}
-WORTH = 4096  # below so many elements a dense array is quicker than the bookkeeping
+from querykey.ag import primitives
+from querykey.ag.tensor import Tensor
+
+WORTH = 4096  # below so many elements a whole array is quicker than the bookkeeping
 ONE = slice(0, 1)
 
 
-class Block(np.lib.mixins.NDArrayOperatorsMixin):
+class SliceGradient(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of `shape` with `values` at `index`, one slice per axis, and zeros elsewhere."""
 
     __slots__ = ("index", "shape", "values")
@@ -31,8 +30,13 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, values: np.ndarray, index: tuple[slice, ...], shape: tuple[int, ...]):
         self.values, self.index, self.shape = values, index, shape
 
-    ndim = property(lambda self: len(self.shape), doc="How many axes.")
-    dtype = property(lambda self: self.values.dtype, doc="What an element is.")
+    ndim = property(lambda self: len(self.shape), doc="The number of axes of the whole array.")
+    dtype = property(lambda self: self.values.dtype, doc="The type of an element, as in NumPy.")
+
+    def pulled(self, pull: Callable[..., Any], saved: tuple, shape: tuple[int, ...]) -> Any:
+        """Return what `pull(g, *saved)` returns for the whole array g, for an input of `shape`."""
+        rule = RULES.get(pull)
+        return pull(self.dense(), *saved) if rule is None else rule(self, pull, saved, shape)
 
     def dense(self) -> np.ndarray:
         """Return the whole array."""
@@ -40,76 +44,64 @@ class Block(np.lib.mixins.NDArrayOperatorsMixin):
         full[self.index] = self.values
         return full
 
-    def like(self, values: np.ndarray) -> Block:
-        """Return other values in the same place."""
-        return Block(values, self.index, self.shape)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.dense().astype(dtype or self.dtype, copy=False)
 
-    def __array_ufunc__(
-        self,
-        ufunc: Any,
-        method: str,
-        *inputs: Any,
-        out: Any = None,
-        axis: Any = None,
-        keepdims: bool = False,
-    ) -> Any:
-        if method == "reduce" and ufunc is np.add:
-            every = tuple(range(self.ndim))
-            return self.sum(
-                every if axis is None else normalize_axis_tuple(axis, self.ndim), keepdims
-            )
-        if ufunc is np.subtract:
-            return added(inputs[0], -inputs[1])
-        if ufunc is np.add:
-            return added(*inputs, into=out[0] if out else None)
-        others = [x for x in inputs if x is not self]
-        if ufunc not in (np.multiply, np.divide, np.negative) or (
-            any(isinstance(x, Block) for x in others)
-            or (ufunc is np.divide and inputs[0] is not self)
-        ):
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None) -> Any:
+        if ufunc is not np.add or method != "__call__":
             return NotImplemented
-        return self.like(ufunc(*[self.cut(x) for x in inputs]))
+        return added(*inputs, into=out[0] if out else None)
+
+    def like(self, values: np.ndarray) -> SliceGradient:
+        """Return other values in the same place."""
+        return SliceGradient(values, self.index, self.shape)
 
     def cut(self, other: Any) -> Any:
-        """Return this Block's part of a number or array that broadcasts to its shape."""
-        if other is self:
-            return self.values
-        index = self.index[self.ndim - np.ndim(other) :]
-        sizes = np.shape(other)
-        return np.asarray(other)[
-            tuple([ONE if n == 1 else s for s, n in zip(index, sizes, strict=True)])
-        ]
+        """Return this gradient's part of a number or array that broadcasts to its shape."""
+        if not isinstance(other, np.ndarray):
+            return other
+        index = self.index[self.ndim - other.ndim :]
+        sizes = zip(index, other.shape, strict=True)
+        return other[tuple([ONE if n == 1 else s for s, n in sizes])]
 
-    def sum(self, axis: tuple[int, ...], keepdims: bool = False) -> Block:
-        """Return the sum over axes."""
+    def sum(self, axes: tuple[int, ...], keepdims: bool = False) -> SliceGradient:
+        """Return the sum over axes, none of which is negative."""
         index, shape = list(self.index), list(self.shape)
-        for i in sorted(axis, reverse=True):
+        for i in sorted(axes, reverse=True):
             index[i : i + 1], shape[i : i + 1] = ([ONE], [1]) if keepdims else ([], [])
-        return Block(self.values.sum(axis=axis, keepdims=keepdims), tuple(index), tuple(shape))
+        values = self.values.sum(axis=axes, keepdims=keepdims)
+        return SliceGradient(values, tuple(index), tuple(shape))
 
-    def spread(self, shape: tuple[int, ...]) -> Block:
-        """Return the Block repeated along its axes of size one, up to the shape."""
+    def spread(self, shape: tuple[int, ...]) -> SliceGradient:
+        """Return the gradient repeated along its axes of size one, up to the shape."""
         if self.shape == shape:
             return self
         triples = zip(self.index, self.shape, shape, strict=True)
         index = tuple([s if n == full else slice(0, full) for s, n, full in triples])
         sizes = tuple([s.stop - s.start for s in index])
-        return Block(np.broadcast_to(self.values, sizes), index, shape)
+        return SliceGradient(np.broadcast_to(self.values, sizes), index, shape)
 
-    def transpose(self, axes: tuple[int, ...]) -> Block:
-        """Return the Block with its axes permuted."""
+    def fitted(self, shape: tuple[int, ...]) -> SliceGradient:
+        """Return the sum over the axes along which an input of this shape was repeated."""
+        extra = self.ndim - len(shape)
+        g = self.sum(tuple(range(extra))) if extra else self
+        axes = tuple([i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1])
+        return g.sum(axes, keepdims=True) if axes else g
+
+    def transpose(self, axes: tuple[int, ...]) -> SliceGradient:
+        """Return the gradient with its axes permuted."""
         index, shape = tuple(self.index[a] for a in axes), tuple(self.shape[a] for a in axes)
-        return Block(self.values.transpose(axes), index, shape)
+        return SliceGradient(self.values.transpose(axes), index, shape)
 
-    def swapaxes(self, a: int, b: int) -> Block:
-        """Return the Block with two axes exchanged."""
+    def swapaxes(self, a: int, b: int) -> SliceGradient:
+        """Return the gradient with two axes exchanged."""
         axes = list(range(self.ndim))
         axes[a], axes[b] = axes[b], axes[a]
         return self.transpose(tuple(axes))
 
 
-def block_of(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> Block | None:
-    """Return the gradient of `x[index]` as a Block of x's shape, where it is one and worth it."""
+def slice_gradient(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> SliceGradient | None:
+    """Return the gradient of `x[index]`, x of this shape, or None where an array is better."""
     size = math.prod(shape)
     if size < WORTH or size < 4 * g.size or not g.size or len(index) > len(shape):
         return None
@@ -122,46 +114,118 @@ def block_of(g: np.ndarray, index: tuple, shape: tuple[int, ...]) -> Block | Non
         else:
             return None
     sizes = tuple([max(s.stop - s.start, 0) for s in slices])
-    return Block(g.reshape(sizes), tuple(slices), shape)
+    return SliceGradient(g.reshape(sizes), tuple(slices), shape)
 
 
 def added(a: Any, b: Any, into: Any = None) -> Any:
-    """Return a + b, where one or both are Blocks; a Block where both are the same one."""
-    if isinstance(a, Block) and isinstance(b, Block):
-        shape = np.broadcast_shapes(a.shape, b.shape)
-        a, b = a.spread(shape), b.spread(shape)
+    """Return a + b, where one or both are SliceGradients; one of these where both lie alike."""
+    if isinstance(a, SliceGradient) and isinstance(b, SliceGradient):
         if a.index == b.index:
-            return Block(a.values + b.values, a.index, shape)
+            return a.like(a.values + b.values)
         a = a.dense()
-    block, full = (a, b) if isinstance(a, Block) else (b, a)
-    if full is not into:
-        full = np.array(np.broadcast_to(full, np.broadcast_shapes(full.shape, block.shape)))
-    block = block.spread(full.shape)
-    full[block.index] += block.values
+    small, array = (a, b) if isinstance(a, SliceGradient) else (b, a)
+    full: Any = array if array is into else np.array(array)
+    full[small.index] += small.values
     return full
 
 
-def times(g: Block, w: np.ndarray) -> Block:
-    """Return g @ w: the rows of g's Block, all columns; w has g's batch axes, or none."""
+# How a SliceGradient goes through a pull: the gradient, the pull, what was saved, and the shape of
+# the input whose gradient is returned.
+
+
+def through_itself(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Call the pull, which permutes axes, with the SliceGradient in place of the array."""
+    return pull(g, *saved)
+
+
+def through_sum_of_two(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return the gradient of one of two arrays that were added."""
+    return g.fitted(shape)
+
+
+def through_elements(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Call the pull of an elementwise function with the part of each array that matters."""
+    values = pull(g.values, *[g.cut(x) for x in saved])
+    if values.shape == g.values.shape:
+        return g.like(values).fitted(shape)
+    lead = g.ndim - len(shape)  # the pull has summed already what broadcasting repeated
+    index = [ONE if n == 1 else s for n, s in zip(shape, g.index[lead:], strict=True)]
+    return SliceGradient(values, tuple(index), shape)
+
+
+def through_reduction(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return the gradient of what was summed: the same number for all that went into one sum."""
+    return g.spread(shape) if g.ndim == len(shape) else pull(g.dense(), *saved)
+
+
+def through_softmax(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return y * g - y * sum(y * g), of which the first part is small."""
+    y, axis = saved[:2]
+    first = g.like(g.values * g.cut(y))
+    total = first.sum(tuple(primitives.axes_of(g.shape, axis)), keepdims=True).spread(g.shape)
+    return first + total.like(-total.values * total.cut(y))
+
+
+def through_rows(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return g @ y.T, for one matrix y and a batch of rows."""
+    return times(g, saved[1].T)
+
+
+def through_weight(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return the sum over the batch of x.mT @ g in one product; x was saved as rows."""
+    rows, values = saved[0], g.values
+    width = rows.shape[-1]
+    part = rows.reshape(*g.shape[:-1], width)[g.index[:-1]]
+    product = part.reshape(-1, width).T @ values.reshape(-1, values.shape[-1])
+    return SliceGradient(product, (slice(0, width), g.index[-1]), (width, g.shape[-1]))
+
+
+def through_left(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return g @ y.mT, small where y has the batch axes of g."""
+    y = saved[1]
+    if y.shape[:-2] != g.shape[:-2]:
+        return pull(g.dense(), *saved)
+    return times(g, y.swapaxes(-1, -2)).fitted(shape)
+
+
+def through_right(g: SliceGradient, pull: Any, saved: tuple, shape: tuple) -> Any:
+    """Return x.mT @ g, small where x has the batch axes of g: all rows, the columns of g."""
+    x = saved[0].swapaxes(-1, -2)
+    if x.shape[:-2] != g.shape[:-2]:
+        return pull(g.dense(), *saved)
+    batch, inner, columns = g.index[:-2], g.index[-2], g.index[-1]
+    values, rows = x[(*batch, slice(None), inner)] @ g.values, x.shape[-2]
+    full = (*g.shape[:-2], rows, g.shape[-1])
+    return SliceGradient(values, (*batch, slice(0, rows), columns), full).fitted(shape)
+
+
+def times(g: SliceGradient, w: np.ndarray) -> SliceGradient:
+    """Return g @ w: the rows of g, all columns; w has the batch axes of g, or none."""
     batch, rows, inner = g.index[:-2], g.index[-2], g.index[-1]
     part = w[inner] if w.ndim == 2 else w[(*batch, inner)]
     columns = w.shape[-1]
-    one = g.values.shape[-1] == 1  # an outer product is quicker without matmul
-    values = g.values * part if one else g.values @ part
-    return Block(values, (*batch, rows, slice(0, columns)), (*g.shape[:-1], columns))
+    outer = g.values.shape[-1] == 1  # an outer product is quicker without matmul
+    values = g.values * part if outer else g.values @ part
+    return SliceGradient(values, (*batch, rows, slice(0, columns)), (*g.shape[:-1], columns))
 
 
-def times_right(x: np.ndarray, g: Block) -> Block:
-    """Return x @ g: all rows, the columns of g's Block; x has g's batch axes."""
-    batch, inner, columns = g.index[:-2], g.index[-2], g.index[-1]
-    values = x[(*batch, slice(None), inner)] @ g.values
-    rows = x.shape[-2]
-    return Block(values, (*batch, slice(0, rows), columns), (*g.shape[:-2], rows, g.shape[-1]))
+def pulls_of(function: Callable[..., Tensor], inputs: int) -> list[Callable[..., Any]]:
+    """Return the pulls of a primitive, read off a graph that it made."""
+    return [pull for _, pull in function(*[Tensor(1.0) for _ in range(inputs)]).edges]
 
 
-def folded(rows: np.ndarray, g: Block) -> Block:
-    """Return the sum over batches of x.mT @ g, in one product; x is given as rows."""
-    width, values = rows.shape[-1], g.values
-    part = rows.reshape(*g.shape[:-1], width)[g.index[:-1]]
-    product = part.reshape(-1, width).T @ values.reshape(-1, values.shape[-1])
-    return Block(product, (slice(0, width), g.index[-1]), (width, g.shape[-1]))
+UNARY = (primitives.negative, primitives.exp, primitives.relu, primitives.tanh)
+BINARY = (primitives.subtract, primitives.multiply, primitives.quotient)
+RULES = {
+    **{pull: through_elements for function in UNARY for pull in pulls_of(function, 1)},
+    **{pull: through_elements for function in BINARY for pull in pulls_of(function, 2)},
+    **dict.fromkeys(pulls_of(primitives.add, 2), through_sum_of_two),
+    primitives.unreduced: through_reduction,
+    primitives.softmax_gradient: through_softmax,
+    primitives.permuted_back: through_itself,
+    primitives.swapped_back: through_itself,
+    primitives.left_gradient: through_left,
+    primitives.right_gradient: through_right,
+    primitives.rows_gradient: through_rows,
+    primitives.weight_gradient: through_weight,
+}
