@@ -124,7 +124,7 @@ def test_dropout_keeps_the_mean_and_stops_in_evaluation():
     assert np.array_equal(x.grad, out.data)
     drop.train(False)
     assert drop(x) is x
-    with pytest.raises(ValueError, match="at least 0 and below 1; got 1"):
+    with pytest.raises(ValueError, match="dropout is a share, from 0 to below 1; got 1"):
         nn.Dropout(1)
 
 

@@ -1,4 +1,4 @@
-"""The graph behind a value as SVG and DOT: labels, shapes, and on request values and gradients."""
+"""Drawings of a graph in SVG and DOT: labels, shapes, and on request values and gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from querykey.ag.tensor import Tensor, history
+from querykey.show import write_file
 
 WIDTH, LINE, GAP_X, GAP_Y = 150, 15, 18, 34
 MANY = 1000
@@ -19,7 +20,7 @@ UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture in two languages. It is its SVG when printed, and shows itself in a notebook."""
+    """A picture as SVG and as DOT. It prints as its SVG, and a notebook shows it."""
 
     svg: str
     dot: str
@@ -32,12 +33,11 @@ class Drawing:
 
     def save(self, path: str | Path) -> None:
         """Write the SVG, or the DOT where the name ends in .dot."""
-        path = Path(path)
-        path.write_text(self.dot if path.suffix == ".dot" else self.svg, encoding="utf-8")
+        write_file(path, self.dot if Path(path).suffix == ".dot" else self.svg)
 
 
 def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
-    """Draw how `end` was made; leaves are round, labelled Tensors stand out.
+    """Return a drawing of how `end` was computed; leaves are round, labelled Tensors stand out.
 
     Backward frees the graph, so draw before it. To see `gradients`, which leaves and labels keep,
     call backward(retain_graph=True) first.
@@ -55,14 +55,14 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
 
 
 def sources_of(node: Tensor) -> list[Tensor]:
-    """Return what a Tensor was made from, with and without a gradient to it."""
-    written = [x for x in node.saved if isinstance(x, Tensor)]  # where a gradient takes a shortcut
+    """Return the Tensors that one was computed from, with and without a gradient to them."""
+    divided = [x for x in node.saved if isinstance(x, Tensor)]  # by a softmax written by hand
     freed = isinstance(node.edges, str)  # by an earlier backward
-    return written or ([] if freed else [source for source, _ in node.edges])
+    return divided or ([] if freed else [source for source, _ in node.edges])
 
 
 def ancestry(end: Tensor) -> list[Tensor]:
-    """Return every Tensor behind `end`, the earliest first; the data too, and not only weights."""
+    """Return every Tensor that `end` was computed from, constants too, the earliest first."""
     seen, stack = {end}, [end]
     while stack:
         for source in sources_of(stack.pop()):
@@ -73,11 +73,11 @@ def ancestry(end: Tensor) -> list[Tensor]:
 
 
 def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:
-    """Return the lines inside a box: the name, what made it and its shape, then the numbers."""
+    """Return the lines inside a box: the name, the operation and shape, then the numbers."""
     shape = "×".join(map(str, node.shape)) or "scalar"
     title = UNPRINTABLE.sub("\ufffd", str(node.label or node.op or "leaf"))
-    made = f"{node.op} · " if node.op and node.label else ""
-    lines = [title, f"{made}{shape} {node.dtype}"]
+    operation = f"{node.op} · " if node.op and node.label else ""
+    lines = [title, f"{operation}{shape} {node.dtype}"]
     if values:
         lines.append(numbers("=", node._data))
     if gradients and node.grad is not None:
@@ -86,21 +86,21 @@ def caption(node: Tensor, values: bool, gradients: bool) -> list[str]:
 
 
 def numbers(mark: str, array: np.ndarray) -> str:
-    """Return an array in the width of a box: the elements where few, else their range."""
+    """Return the elements of an array where they are few, else their range."""
     if array.size <= 3:
         return f"{mark} {', '.join(f'{float(x):.3g}' for x in array.ravel())}"
     return f"{mark} {float(array.min()):.3g} … {float(array.max()):.3g}"
 
 
 def layers_of(nodes: list[Tensor], arrows: list[tuple[int, int]]) -> list[list[int]]:
-    """Return the nodes row by row: each below all it was made from, near the middle of those."""
+    """Return the nodes row by row: each below its sources, near the middle of those."""
     sources: list[list[int]] = [[] for _ in nodes]
     users: list[list[int]] = [[] for _ in nodes]
     for a, b in arrows:
         sources[b].append(a)
         users[a].append(b)
     depth = [0] * len(nodes)
-    for b in range(len(nodes)):  # the nodes come in the order in which they were made
+    for b in range(len(nodes)):  # the nodes come in the order in which they were computed
         depth[b] = 1 + max((depth[a] for a in sources[b]), default=-1)
     for a in reversed(range(len(nodes))):  # a leaf sits just above its first reader
         if not sources[a] and users[a]:
@@ -116,7 +116,7 @@ def layers_of(nodes: list[Tensor], arrows: list[tuple[int, int]]) -> list[list[i
 
 
 def svg_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, int]]) -> str:
-    """Return the picture as SVG."""
+    """Return the graph as an SVG picture."""
     rows = layers_of(nodes, arrows)
     height = LINE * max(map(len, texts)) + 12
     across = max(map(len, rows)) * (WIDTH + GAP_X) + GAP_X
@@ -158,7 +158,7 @@ def svg_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, 
 
 
 def dot_of(nodes: list[Tensor], texts: list[list[str]], arrows: list[tuple[int, int]]) -> str:
-    """Return the picture as a DOT graph, for Graphviz."""
+    """Return the graph in the DOT language, for Graphviz."""
     lines = ["digraph ag {", '  node [fontname="sans-serif", fontsize=11, style=filled];']
     for i, (node, text) in enumerate(zip(nodes, texts, strict=True)):
         quoted = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in text)

@@ -1,4 +1,4 @@
-"""Any derivative against finite differences."""
+"""A check of any derivative against finite differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def gradcheck(
     """Compare backward with central differences; return the largest difference, or raise.
 
     The function takes Tensors and returns one of any shape. The inputs are Tensors or arrays, and
-    are checked in float64; integers are passed on as they are. A function with kinks (relu, max)
+    are checked in float64; integers are not changed. A function with kinks (relu, max)
     agrees away from them only, so choose inputs that are not within `step` of one.
     """
     values = [np.array(raw(x)) for x in inputs]
@@ -30,10 +30,10 @@ def gradcheck(
     weights = np.random.default_rng(0).standard_normal(out.shape)
     if out.requires_grad:
         order, leaves = history(out)
-        others = [(each, each.grad) for each in {*order, *leaves} - set(tensors)]
+        others = [(tensor, tensor.grad) for tensor in {*order, *leaves} - set(tensors)]
         out.backward(weights)
-        for each, grad in others:
-            each.grad = grad
+        for tensor, grad in others:
+            tensor.grad = grad
     worst = 0.0
     for i, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
         if value.dtype.kind != "f":
@@ -54,7 +54,7 @@ def gradcheck(
 
 
 def run(function: Callable[..., Any], values: list[np.ndarray]) -> tuple[Tensor, list[Tensor]]:
-    """Return the function's value, and the Tensors it was made from."""
+    """Return the value of the function, and the Tensors that it was called with."""
     tensors = [Tensor(v) for v in values]
     out = function(*tensors)
     if not isinstance(out, Tensor):

@@ -1,4 +1,4 @@
-"""Objects with parameters: how these are found, go out as arrays by their paths, and come back."""
+"""Objects with parameters: how these are found, saved as arrays by their paths, and loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from querykey.ag.tensor import Tensor
 def parts(thing: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Yield an object and everything inside it, by its path: attributes, elements, values.
 
-    Any class will do, the course's too. Who holds a part, such as a parent, is not inside it.
+    Any class will do, Module or not. An object that refers back to one around it, such as its
+    parent, is not followed.
     """
     yield prefix, thing
     if isinstance(thing, list | tuple):
@@ -33,12 +34,12 @@ def parts(thing: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator
 
 
 def is_state(thing: Any) -> bool:
-    """Whether an object is a Tensor that something holds, and not one that it computed."""
+    """Return whether an object is a Tensor that belongs to a model, and not one it computed."""
     return isinstance(thing, Tensor) and not (thing.op and thing.requires_grad)
 
 
 def is_float_array(thing: Any) -> bool:
-    """Whether an object is an array of floats, such as a running average."""
+    """Return whether an object is an array of floats, such as a running average."""
     return isinstance(thing, np.ndarray) and thing.dtype.kind == "f"
 
 
@@ -54,47 +55,48 @@ def parameters(thing: Any) -> list[Tensor]:
 
 
 class Module:
-    """Something with parameters that can be called; they are its attributes, or theirs."""
+    """A function with parameters, which are found among its attributes and inside these."""
 
     training = True
 
     def modules(self) -> Iterator[Module]:
-        """Yield this Module and those inside it."""
+        """Yield this Module and every Module inside it."""
         return (x for _, x in parts(self) if isinstance(x, Module))
 
     def parameters(self) -> list[Tensor]:
-        """Return the Tensors to train."""
+        """Return the Tensors to train, each once."""
         return parameters(self)
 
     def train(self, training: bool = True) -> Module:
-        """Set every Module inside to training, or to evaluation."""
+        """Switch this Module and those inside it to training, or to evaluation."""
         for module in self.modules():
             module.training = training
         return self
 
     def eval(self) -> Module:
-        """Set every Module inside to evaluation."""
+        """Switch this Module and those inside it to evaluation."""
         return self.train(False)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradient of every parameter to None."""
         for tensor in self.parameters():
             tensor.grad = None
 
     def astype(self, dtype: Any) -> Module:
-        """Turn every parameter and running average into floats of another size; forget gradients.
+        """Turn every parameter and running average into floats of another size.
 
-        Layers are made in float64. An optimizer made before keeps what it remembers as it is.
+        Gradients are set to None. Layers begin in float64. An optimizer that was made before keeps
+        what it remembers as it is.
         """
         if np.dtype(dtype).kind != "f":
             raise TypeError(f"parameters are floats, not {np.dtype(dtype)}")
-        for _, each in parts(self):
-            if is_state(each) and each._data.dtype.kind == "f":
-                each._data, each.grad = each._data.astype(dtype), None
-                each.touch()
-            elif isinstance(each, Module):
-                floats = [(k, v) for k, v in vars(each).items() if is_float_array(v)]
-                vars(each).update({key: value.astype(dtype) for key, value in floats})
+        for _, part in parts(self):
+            if is_state(part) and part._data.dtype.kind == "f":
+                part._data, part.grad = part._data.astype(dtype), None
+                part.touch()
+            elif isinstance(part, Module):
+                averages = [(key, x) for key, x in vars(part).items() if is_float_array(x)]
+                vars(part).update({key: x.astype(dtype) for key, x in averages})
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -102,7 +104,7 @@ class Module:
         return {key: read().copy() for key, (read, _) in slots(self).items()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Take over every array of a state; the names and shapes must be ours."""
+        """Take over every array of a state, whose names and shapes must be those of this Module."""
         ours = slots(self)
         check_state({key: read() for key, (read, _) in ours.items()}, state)
         for key, (read, write) in ours.items():
@@ -110,7 +112,7 @@ class Module:
 
 
 def check_state(ours: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> None:
-    """Refuse a state with other names or shapes than ours."""
+    """Raise an error for a state with other names or shapes than ours."""
     if ours.keys() != state.keys():
         missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
         raise KeyError(f"the state lacks {missing} and has {extra} too many")
@@ -123,11 +125,11 @@ Slot = tuple[Callable[[], np.ndarray], Callable[[np.ndarray], None]]
 
 
 def slots(thing: Any) -> dict[str, Slot]:
-    """Return, for every array a state holds, how to read and how to write it."""
-    found: dict[str, Slot] = {}
+    """Return how to read and how to write every array that a state holds, by its path."""
+    by_path: dict[str, Slot] = {}
     for path, value in parts(thing):
         if is_state(value):
-            found[path] = (lambda v=value: v._data, lambda a, v=value: setattr(v, "data", a))
+            by_path[path] = (lambda v=value: v._data, lambda a, v=value: setattr(v, "data", a))
         elif isinstance(value, np.ndarray):
-            found[path] = (lambda v=value: v, lambda a, v=value: np.copyto(v, a))
-    return found
+            by_path[path] = (lambda v=value: v, lambda a, v=value: np.copyto(v, a))
+    return by_path

@@ -14,6 +14,7 @@ from querykey.ag.modules import Module, named_parameters, parameters
 from querykey.ag.primitives import binary_cross_entropy, relu, reshape, softmax, sqrt
 from querykey.ag.protocols import raw
 from querykey.ag.tensor import Tensor
+from querykey.words import share as checked_share
 
 __all__ = [
     "MLP",
@@ -204,9 +205,7 @@ class Dropout(Module):
     """A layer that in training sets a share of the elements to zero, and scales up the others."""
 
     def __init__(self, share: float, rng: Any = None):
-        if not 0 <= share < 1:
-            raise ValueError(f"the share to drop is at least 0 and below 1; got {share}")
-        self.share, self.rng = share, generator(rng)
+        self.share, self.rng = checked_share("dropout", share), generator(rng)
 
     def __call__(self, x: Any) -> Any:
         """Return x, in training with some elements set to zero."""

@@ -1,4 +1,4 @@
-"""How parameters move: SGD and Adam. They write in place, which a graph that read them notices."""
+"""Optimizers: SGD and Adam. They write in place, which a graph that has read a value notices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from querykey.ag.tensor import Tensor, tick
 
 
 class Optimizer:
-    """What both share: the parameters, and a state that is a flat dict of arrays."""
+    """The base of SGD and Adam: the parameters, and a state that is a flat dict of arrays."""
 
-    remembers: tuple[str, ...] = ()  # the names of what is remembered of every parameter
+    remembers: tuple[str, ...] = ()  # the names under which arrays per parameter are kept
 
     def __init__(self, params: Any, lr: float):
         self.params: list[Tensor] = parameters(params)
@@ -23,12 +23,12 @@ class Optimizer:
         self.memory: dict[str, list[np.ndarray]] = {}
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradient of every parameter to None."""
         for p in self.params:
             p.grad = None
 
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Change every parameter that has a gradient."""
         rate = np.array(self.lr)
         for i, p in enumerate(self.params):
             if p.grad is not None:
@@ -40,35 +40,40 @@ class Optimizer:
                 p.stamp = tick()
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """Return the direction from which the i-th parameter is to move away, lr times."""
+        """Return what is subtracted from the i-th parameter, before it is multiplied by lr."""
         raise NotImplementedError
 
     def remember(self, key: str) -> list[np.ndarray]:
-        """Return one array per parameter under this name, or one number of steps."""
+        """Return the arrays that are kept under this name, one per parameter."""
         if key not in self.memory:
             self.memory[key] = self.zeros(key)
         return self.memory[key]
 
     def zeros(self, key: str) -> list[np.ndarray]:
-        """Return what is remembered under this name at first."""
+        """Return the arrays that are kept under this name at first; steps are one number each."""
         return [np.zeros(()) if key == "steps" else np.zeros_like(p._data) for p in self.params]
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return a copy of what was remembered."""
-        return {f"{k}.{i}": a.copy() for k, each in self.memory.items() for i, a in enumerate(each)}
+        """Return a copy of every array that is kept."""
+        return {path: array.copy() for path, array in by_path(self.memory).items()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Take over a state of the same optimizer and parameters; an empty one is the start."""
+        """Take over a state of such an optimizer; an empty one is the state at the start."""
         memory = {key: self.zeros(key) for key in self.remembers} if state else {}
-        ours = {f"{k}.{i}": a for k, each in memory.items() for i, a in enumerate(each)}
+        ours = by_path(memory)
         check_state(ours, state)
         for key, array in ours.items():
             array[...] = state[key]
         self.memory = memory
 
 
+def by_path(memory: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return lists of arrays as one flat dict, in which `mean.2` is the third of `mean`."""
+    return {f"{key}.{i}": a for key, arrays in memory.items() for i, a in enumerate(arrays)}
+
+
 class SGD(Optimizer):
-    """p -= lr * (grad + weight_decay * p), or a running sum of that where momentum is given."""
+    """SGD: p -= lr * (grad + weight_decay * p), or with momentum a running sum of that."""
 
     remembers = ("velocity",)
 
@@ -79,7 +84,7 @@ class SGD(Optimizer):
         self.momentum, self.weight_decay = momentum, weight_decay
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
-        """Return the gradient, or its running sum."""
+        """Return the gradient, or its running sum with momentum."""
         if self.weight_decay:
             grad = grad + self.weight_decay * value
         if self.momentum:
@@ -91,7 +96,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015), its weight decay added to the gradient."""
+    """Adam (Kingma and Ba, 2015), whose weight decay is added to the gradient."""
 
     remembers = ("mean", "square", "steps")
 

@@ -96,7 +96,7 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return one value everywhere."""
+    """Return an array with one value everywhere."""
     return record("full", np.full(shape, raw(fill_value), dtype))
 
 
@@ -116,7 +116,7 @@ def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return one value everywhere, in x's shape and type."""
+    """Return an array of x's shape and type, with one value everywhere."""
     return record("full", np.full_like(raw(x), raw(fill_value), dtype))
 
 

@@ -39,7 +39,7 @@ class SliceGradient(np.lib.mixins.NDArrayOperatorsMixin):
         return pull(self.dense(), *saved) if rule is None else rule(self, pull, saved, shape)
 
     def dense(self) -> np.ndarray:
-        """Return the whole array."""
+        """Return the whole array, zeros included."""
         full = np.zeros(self.shape, self.dtype)
         full[self.index] = self.values
         return full
