@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -30,8 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import querykey as qk
 from querykey.costs.command import inputs_of
-from querykey.costs.counting.passes import Options, counts_of, run_pass
+from querykey.costs.counting.counts import counts_of
+from querykey.costs.counting.passes import PassOptions, PassSetting, run_pass
 from querykey.costs.inputs import Inputs
+from querykey.costs.sums import sums_at
 from querykey.targets import PRESETS, TargetError, build
 from querykey.targets.huggingface import pairs
 
@@ -45,7 +46,7 @@ POINTS = [
     {"batch": 3, "seq": 128, "target_seq": 256},
     {"batch": 3, "seq": 256, "target_seq": 512},
 ]
-HOW = Options(attention="math")
+OPTIONS = PassOptions(attention="math")
 IS_FAKE = "transformers.utils.import_utils.is_fake_tensor"
 
 
@@ -94,8 +95,8 @@ def real_counts(target, example, traced: bool) -> tuple[int, int, int, int, int]
     """
     inputs = Inputs((), example)
     with torch.random.fork_rng(), mock.patch(IS_FAKE, return_value=traced):
-        tally = run_pass(target.model, inputs, {}, nullcontext(), "cpu", HOW)
-    found = counts_of(tally, target.model, HOW).at({})
+        trace = run_pass(target.model, inputs, OPTIONS, PassSetting({}))
+    found = sums_at(counts_of(trace, target.model, {}).own, {})
     names = ("forward", "backward", "pointwise", "pointwise_backward", "saved")
     return tuple(int(sum(n for (_, m), n in found.items() if m == name)) for name in names)
 

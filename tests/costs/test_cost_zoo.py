@@ -1,14 +1,14 @@
 """Twenty architectures of `transformers`: formulas against a real run at other sizes."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
 import querykey as qk
 from querykey.costs.command import inputs_of
-from querykey.costs.counting.passes import Options, counts_of, run_pass
+from querykey.costs.counting.counts import counts_of
+from querykey.costs.counting.passes import PassOptions, PassSetting, run_pass
 from querykey.costs.inputs import Inputs
+from querykey.costs.sums import sums_at
 from querykey.targets import build
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
@@ -18,15 +18,15 @@ SAMPLE = (
     "modernbert mpnet mpt olmo2 opt phi3 qwen3 roformer starcoder2"
 )
 SIZES = {"batch": 3, "seq": 10}
-HOW = Options(attention="math")
+OPTIONS = PassOptions(attention="math")
 
 
 def really(target):
     """FLOPs forward and backward and saved bytes of one real run on the CPU."""
     generator = torch.Generator().manual_seed(0)
     example = {e.name: e.make(SIZES, generator) for e in target.inputs if e.required}
-    tally = run_pass(target.model, Inputs((), example), {}, nullcontext(), "cpu", HOW)
-    found = counts_of(tally, target.model, HOW).at({})
+    trace = run_pass(target.model, Inputs((), example), OPTIONS, PassSetting({}))
+    found = sums_at(counts_of(trace, target.model, {}).own, {})
     return [
         sum(n for (_, metric), n in found.items() if metric == name)
         for name in ("forward", "backward", "saved")

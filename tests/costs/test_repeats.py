@@ -6,12 +6,12 @@ from torch import nn
 
 import querykey as qk
 from querykey.costs.counting.equal_layers import equal_layers
-from querykey.costs.counting.passes import Options
+from querykey.costs.counting.passes import PassOptions
 from querykey.costs.formulas.symbolic import symbolic
 from querykey.costs.inputs import Inputs
-from querykey.costs.measured_model import Subject
+from querykey.costs.measured_model import MeasuredModel
 
-HOW = Options(attention="math")
+OPTIONS = PassOptions(attention="math")
 
 
 class Layer(nn.Module):
@@ -40,16 +40,16 @@ class Stack(nn.Module):
         return x
 
 
-def traced(model, repeats):
-    subject = Subject(model, Inputs.of(qk.array("n", "t", 6)), {}, {})
-    return symbolic(subject, HOW, repeats=repeats)
+def traced(model, copy_layers):
+    measured = MeasuredModel(model, Inputs.of(qk.array("n", "t", 6)), {}, {})
+    return symbolic(measured, OPTIONS, copy_layers=copy_layers)
 
 
 def test_a_copied_layer_costs_what_it_costs_when_it_runs():
     model = Stack([Layer(number) for number in range(6)])
     short, whole = traced(model, True), traced(model, False)
-    assert short.repeated
-    assert not whole.repeated
+    assert short.derivation.copied
+    assert not whole.derivation.copied
     assert short.own == whole.own
     assert str(short.valid) == str(whole.valid)
     assert all("forward" not in vars(layer) for layer in model.layers)

@@ -1,75 +1,79 @@
-"""The work of `qk cost`: words in, a report out."""
+"""The work of `qk cost`: a target's name and options in, a report out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from querykey.costs.inputs import CostError, Named, NoBackwardError, OutsideError, parse
+from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError, OutsideError, parse
 from querykey.costs.measure import cost
 from querykey.costs.measured_model import refuse_lazy
-from querykey.costs.report import Report
+from querykey.costs.render import page
+from querykey.costs.report import CostReport
 from querykey.show import write_file
-from querykey.targets import Target, build
+from querykey.targets import Input, Target, build
 
-DIGITS = 18  # of a size: no axis of a tensor is longer
+DIGITS = 18  # no axis of a tensor needs more
 
 
 def cost_of_target(
     name: str, inputs: Sequence[str] = (), at: str = "", attention: str = "flash"
-) -> Report:
+) -> CostReport:
     """Build a target and return its report, at the sizes in `at` where there are any."""
     sizes = parse_sizes(at)
     target = build(name)
     refuse_lazy(target.model)
-    given = parse_inputs(inputs) if inputs else inputs_of(target)
-    near = {size: value for size, value in sizes.items() if value >= 5}
+    named = parse_inputs(inputs) if inputs else inputs_of(target)
+    # A wrong name in `at` is refused by the report, which knows all sizes.
+    free = Inputs.of(named).names()
+    near = {size: value for size, value in sizes.items() if value >= 5 and size in free}
     try:
-        report = _cost(target, given, attention, _present(near, given))
+        report = _cost(target, named, attention, near)
     except CostError:
-        # Those sizes may be too long for the model: the formula for small ones says how long.
-        report = _cost(target, given, attention, {})
+        # The sizes may be too large for the model: the formula of small ones says how large.
+        report = _cost(target, named, attention, {})
     try:
         return report.at(**sizes) if sizes else report
-    except OutsideError as error:  # one that holds there was looked for above
+    except OutsideError as error:  # a formula that holds there was looked for above
         raise CostError(f"{error.fact}, and the model has none there") from None
 
 
-def _cost(target: Target, given: Any, attention: str, near: dict[str, int]) -> Report:
-    """With the backward pass, where there is one."""
+def _cost(target: Target, inputs: Any, attention: str, near: dict[str, int]) -> CostReport:
+    """Return the report with the backward pass, or without where there is none."""
     try:
-        return cost(target.model, given, attention=attention, near=near)
+        return cost(target.model, inputs, attention=attention, near=near)
     except NoBackwardError:
-        report = cost(target.model, given, attention=attention, near=near, backward=False)
+        report = cost(target.model, inputs, attention=attention, near=near, backward=False)
         report.notes.append("there is no backward pass: no trainable weight reaches the output")
         return report
 
 
 def inputs_of(target: Target) -> dict[str, Named]:
-    """What the target's forward requires, as shapes with named sizes."""
+    """Return what the target's forward requires, as shapes with named sizes."""
     if not target.inputs:
         raise CostError(f"`{target.name}`: {target.note} with --input NAME=KIND(AXIS, ...)")
-    return {each.name: _named(each) for each in target.inputs if each.required}
+    return {argument.name: _named(argument) for argument in target.inputs if argument.required}
 
 
-def parse_inputs(words: Sequence[str]) -> Any:
-    """Read every `--input`: all with names, or all without."""
-    found = [parse(each) for each in words]
-    names = [name for name, _ in found]
+def parse_inputs(texts: Sequence[str]) -> Any:
+    """Return the inputs that every `--input` stands for: all with names, or all without."""
+    pairs = [parse(text) for text in texts]
+    names = [name for name, _ in pairs]
     if all(name is None for name in names):
-        return tuple(named for _, named in found)
+        return tuple(named for _, named in pairs)
     if None in names:
         raise CostError("give every input a name, or none of them")
-    return {str(name): named for name, named in found}
+    return {str(name): named for name, named in pairs}
 
 
-def parse_sizes(words: str) -> dict[str, int]:
-    """Read `batch=8,seq=1024`."""
+def parse_sizes(text: str) -> dict[str, int]:
+    """Return the sizes that a text such as `batch=8,seq=1024` stands for."""
     sizes = {}
-    for word in filter(None, (each.strip() for each in words.split(","))):
-        name, _, size = (part.strip() for part in word.partition("="))
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, size = (word.strip() for word in part.partition("="))
         if not name.isidentifier() or not size.isdecimal():
-            raise CostError(f"`{word}` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024")
+            raise CostError(f"`{part}` is no size; write NAME=NUMBER, as in --at batch=8,seq=1024")
         if len(size) > DIGITS:
             raise CostError(f"--at: `{name}` has {len(size)} digits; write at most {DIGITS}")
         if name in sizes:
@@ -78,23 +82,13 @@ def parse_sizes(words: str) -> dict[str, int]:
     return sizes
 
 
-def write_page(report: Report, target: str, file: str) -> None:
+def write_page(report: CostReport, target: str, file: str | Path) -> None:
     """Write the report as one HTML page."""
-    from querykey.costs.render import page
-
     write_file(file, page(report, target))
 
 
-def _named(each: Any) -> Named:
-    if each.kind in ("tokens", "mask"):
-        low, high = (each.low, each.high) if each.kind == "tokens" else (1, 2)
-        return Named("tokens", each.axes, low=low, high=high)
-    return Named("images" if each.kind == "image" else "array", each.axes)
-
-
-def _present(near: dict[str, int], given: Any) -> dict[str, int]:
-    """The sizes that are free; a wrong name is told by the report, which knows them all."""
-    from querykey.costs.inputs import Inputs
-
-    names = Inputs.of(given).names()
-    return {name: size for name, size in near.items() if name in names}
+def _named(argument: Input) -> Named:
+    if argument.kind in ("tokens", "mask"):
+        low, high = (argument.low, argument.high) if argument.kind == "tokens" else (1, 2)
+        return Named("tokens", argument.axes, low=low, high=high)
+    return Named("images" if argument.kind == "image" else "array", argument.axes)

@@ -1,25 +1,25 @@
-"""What goes into a model, as shapes with named sizes."""
+"""The inputs of a model, as shapes with named sizes; and the errors of this room."""
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from querykey.errors import QuerykeyError
+from querykey.words import whole
 
 if TYPE_CHECKING:
     import torch
 
 
 class CostError(QuerykeyError):
-    """One sentence: why no formula can be given, and what to do."""
+    """Says in one sentence why there is no formula, and what to do."""
 
 
 class OutsideError(CostError):
-    """Sizes for which a formula does not hold, and what to do; `fact` is the first part alone."""
+    """Says for which sizes a formula does not hold; `fact` leaves out what to do."""
 
     def __init__(self, fact: str):
         super().__init__(f"{fact}; ask for another with near={{...}}")
@@ -27,29 +27,26 @@ class OutsideError(CostError):
 
 
 class NoBackwardError(CostError):
-    """Nothing that can be trained reaches the output, so that there is no backward pass."""
+    """Says that there is no backward pass: no trainable weight reaches the output."""
 
 
-def whole(name: str, size: Any, least: int = 1) -> int:
-    """A size as an int, whatever kind of whole number it is."""
+def whole_size(name: str, size: Any, least: int = 1) -> int:
+    """Return a size as an int, or raise a CostError that names it."""
     try:
-        found = None if isinstance(size, bool) else operator.index(size)
-    except TypeError:
-        found = None
-    if found is None or found < least:
-        raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}")
-    return found
+        return whole(name, size, least)
+    except (TypeError, ValueError):
+        raise CostError(f"`{name}` is a whole number of at least {least}, not {size!r}") from None
 
 
 @dataclass(frozen=True)
 class Named:
-    """One tensor that goes in. An axis is a name (a size that stays free) or a fixed size."""
+    """One input tensor, whose axes are names (sizes that stay free) or fixed sizes."""
 
     kind: str  # tokens, array or images
     axes: tuple[str | int, ...]
-    dtype: torch.dtype | None = None  # None: whole numbers for tokens, else the model's own
-    grad: bool = False  # whether the backward pass goes on into it
-    low: int = 0  # of tokens: ids are drawn from low to high - 1, where values are needed at all
+    dtype: torch.dtype | None = None  # None: integers for tokens, else the model's own
+    grad: bool = False  # whether the backward pass computes its gradient
+    low: int = 0  # token ids are drawn from low to high - 1, where values are needed
     high: int | None = None
 
     def __post_init__(self):
@@ -63,37 +60,37 @@ class Named:
         return f"{self.kind}({', '.join(str(axis) for axis in self.axes)})"
 
     def shape(self, sizes: dict[str, Any]) -> list[Any]:
-        """The shape with every name replaced."""
+        """Return the shape with every name replaced by its size."""
         return [axis if isinstance(axis, int) else sizes[axis] for axis in self.axes]
 
 
 def tokens(*axes: str | int, high: int | None = None) -> Named:
-    """Token ids, such as `tokens("batch", "seq")`."""
+    """Return an input of token ids, such as `tokens("batch", "seq")`."""
     return Named("tokens", axes, high=high)
 
 
 def array(*axes: str | int, dtype: torch.dtype | None = None, grad: bool = False) -> Named:
-    """Floats, such as `array("n", "C", "d")`; with `grad` the backward pass reaches it."""
+    """Return an input of floats, such as `array("n", "C", "d")`; `grad` asks for its gradient."""
     return Named("array", axes, dtype, grad)
 
 
 def images(*axes: str | int, dtype: torch.dtype | None = None, grad: bool = False) -> Named:
-    """Floats as (batch, channels, height, width), such as `images("batch", 3, 224, 224)`."""
+    """Return an input of images, such as `images("batch", 3, 224, 224)`, channels second."""
     if len(axes) != 4:
         raise CostError(f"images have 4 axes (batch, channels, height, width), not {len(axes)}")
     return Named("images", axes, dtype, grad)
 
 
 def parse(words: str) -> tuple[str | None, Named]:
-    """Read `ids=tokens(batch,seq)` or `array(n, 64)` as the command line gives it."""
-    found = re.fullmatch(r"\s*(?:(\w+)\s*=\s*)?(\w+)\s*\(([^()]*)\)\s*", words)
-    if not found or found[2] not in KINDS:
+    """Return the name and the input that a text such as `ids=tokens(batch,seq)` stands for."""
+    match = re.fullmatch(r"\s*(?:(\w+)\s*=\s*)?(\w+)\s*\(([^()]*)\)\s*", words)
+    if not match or match[2] not in KINDS:
         raise CostError(
             f"`{words}` is no input; write NAME=KIND(AXIS, ...) with KIND one of "
             f"{', '.join(KINDS)}, as in ids=tokens(batch,seq)"
         )
-    axes = [axis.strip() for axis in found[3].split(",") if axis.strip()]
-    return found[1], KINDS[found[2]](*(int(a) if a.isdecimal() else a for a in axes))
+    axes = [axis.strip() for axis in match[3].split(",") if axis.strip()]
+    return match[1], KINDS[match[2]](*(int(a) if a.isdecimal() else a for a in axes))
 
 
 KINDS = {"tokens": tokens, "array": array, "images": images}
@@ -101,59 +98,56 @@ KINDS = {"tokens": tokens, "array": array, "images": images}
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a model's forward: each a Named shape, a tensor, or a plain value."""
+    """The arguments of a model's forward: Named shapes, tensors, and plain values."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @staticmethod
-    def of(given: Any) -> Inputs:
-        """From one value, a tuple of them, or a dict by name."""
-        if isinstance(given, Mapping):
-            return Inputs((), dict(given))
-        return Inputs(tuple(given) if isinstance(given, tuple | list) else (given,), {})
-
-    def leaves(self) -> Iterator[Any]:
-        """Every value, in order."""
-        yield from _leaves((self.args, self.kwargs))
+    def of(values: Any) -> Inputs:
+        """Return the arguments that one value, a tuple of them, or a dict by name stands for."""
+        if isinstance(values, Mapping):
+            return Inputs((), dict(values))
+        return Inputs(tuple(values) if isinstance(values, tuple | list) else (values,), {})
 
     def names(self) -> list[str]:
-        """Free sizes, in order of appearance."""
-        found = [a for each in self.leaves() if isinstance(each, Named) for a in each.axes]
-        return list(dict.fromkeys(axis for axis in found if isinstance(axis, str)))
+        """Return the names of the free sizes, in order of appearance."""
+        named = (leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Named))
+        axes = (axis for leaf in named for axis in leaf.axes)
+        return list(dict.fromkeys(axis for axis in axes if isinstance(axis, str)))
 
     def map(self, make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with `make` applied to every Named shape and every tensor."""
+        """Return the arguments with `make` applied to every Named shape and every tensor."""
         return _map((self.args, self.kwargs), make)
 
     def limited(self, high: int | None) -> Inputs:
-        """The same, with token ids below `high` where nothing else was said."""
+        """Return the same arguments, with token ids below `high` unless the user set a limit."""
 
-        def limit(each: Any) -> Any:
-            if isinstance(each, Named) and each.kind == "tokens" and each.high is None:
-                return replace(each, high=high)
-            return each
+        def limit(leaf: Any) -> Any:
+            if isinstance(leaf, Named) and leaf.kind == "tokens" and leaf.high is None:
+                return replace(leaf, high=high)
+            return leaf
 
         args, kwargs = self.map(limit)
         return Inputs(args, kwargs)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield every value within nested dicts, tuples and lists, in order."""
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _leaves(each)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _leaves(each)
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for element in value:
+            yield from leaves(element)
     else:
         yield value
 
 
 def _map(value: Any, make: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _map(each, make) for name, each in value.items()}
+        return {name: _map(element, make) for name, element in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_map(each, make) for each in value)
+        return type(value)(_map(element, make) for element in value)
     if isinstance(value, Named) or hasattr(value, "untyped_storage"):
         return make(value)
     return value

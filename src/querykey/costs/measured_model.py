@@ -1,4 +1,4 @@
-"""What is measured: a model, or a builder of one model per choice of sizes."""
+"""The model that is measured, or the builder of one model per choice of sizes."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.costs.counting.passes import random_state
-from querykey.costs.inputs import CostError, Inputs, whole
+from querykey.costs.counting.tensors import random_state
+from querykey.costs.inputs import CostError, Inputs, whole_size
 from querykey.targets import is_lazy
-from querykey.words import last_line
+from querykey.words import last_line, suggest
 
-FINE = (1, 2, 3, 4, 6, 8, 12)  # what divides the coarse sizes
+FINE = (1, 2, 3, 4, 6, 8, 12)  # these divide the coarse values
 COARSE = tuple(24 * n for n in range(1, 10))
 COUNT = 9  # values to choose from per size
-FEW = 6  # where they are multiples
+FEW = 6  # the same where they are multiples
 
 
-class Subject:
-    """A model under named sizes: those of its inputs, and those that its builder takes."""
+class MeasuredModel:
+    """A model under named sizes: those of its inputs, and those that its builder takes.
+
+    `names` are all sizes, `hyper` those of the builder; `values` are the numbers to choose from.
+    `stated` are the sizes about which the user's `sizes` says something: `listed` ones take only
+    the user's list, and `steps` holds the number of which an input's size is a multiple.
+    """
 
     def __init__(
         self,
-        given: nn.Module | Callable[..., nn.Module],
+        source: nn.Module | Callable[..., nn.Module],
         inputs: Inputs,
         sizes: Mapping[str, int | Sequence[int]],
         near: Mapping[str, int],
     ):
-        self.given = given
-        self.hyper = [] if isinstance(given, nn.Module) else _arguments(given, inputs)
+        self.source = source
+        self.hyper = [] if isinstance(source, nn.Module) else _arguments(source, inputs)
         self.names = list(dict.fromkeys([*inputs.names(), *self.hyper]))
         for name in [*sizes, *near]:
-            self.check_name(name)
-        # Of what goes in, a size of 1 is too special to stand for others.
-        self.near = {n: whole(n, size, 1 if n in self.hyper else 2) for n, size in near.items()}
-        sizes = {name: _step_or_list(name, said) for name, said in sizes.items()}
-        self.said = {*sizes}
-        self.listed = {name for name, said in sizes.items() if not isinstance(said, int)}
-        self.steps = {name: step for name, step in sizes.items() if isinstance(step, int)}
-        self.steps = {name: step for name, step in self.steps.items() if name not in self.hyper}
-        self._fixed = {*sizes, *near}
+            self._check_name(name)
+        # An input's size of 1 is too special to stand for others.
+        self.near = {n: whole_size(n, s, 1 if n in self.hyper else 2) for n, s in near.items()}
+        stated = {name: _step_or_list(name, statement) for name, statement in sizes.items()}
+        self.stated = {*stated}
+        self.listed = {name for name, values in stated.items() if not isinstance(values, int)}
+        self.steps = {
+            name: step
+            for name, step in stated.items()
+            if isinstance(step, int) and name not in self.hyper
+        }
+        self._fixed = {*stated, *near}
         self._models: dict[tuple[int, ...], nn.Module] = {}
-        self.values = self._choose(dict(sizes))
+        self.values = self._choose(stated)
         base = self.model(self.base())
         refuse_lazy(base)
         self.inputs = inputs.limited(_vocabulary(base))
         other = self.model({name: values[2] for name, values in self.values.items()})
-        paths = [{path for path, _ in each.named_modules()} for each in (base, other)]
+        paths = [{path for path, _ in model.named_modules()} for model in (base, other)]
         self.varies = paths[0] != paths[1]  # as when the number of layers is a size
-        self.picked: dict[str, str] = {}  # sizes that values decide: in which module
+        self.picked: dict[str, str] = {}  # sizes that depend on values: the module of each
 
-    def check_name(self, name: str) -> None:
-        """Refuse a size that is not there."""
-        from querykey.words import suggest
-
-        if name not in self.names:
-            have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
-            raise CostError(f"there is no size `{name}`{suggest(name, self.names)} ({have})")
-
-    def pick(self, found: Mapping[str, str]) -> None:
-        """Take in sizes that only values decide."""
-        for name, path in found.items():
+    def add_picked(self, modules: Mapping[str, str]) -> None:
+        """Add sizes that depend on values, each with the module in which it comes up."""
+        for name, path in modules.items():
             if name in self.names:
                 raise CostError(f"`{name}` is what a size that values decide is called; rename it")
             self.picked[name] = path
@@ -73,72 +73,78 @@ class Subject:
 
     @property
     def movable(self) -> list[str]:
-        """The sizes of the inputs whose range was not said."""
+        """Return the inputs' sizes about which the user said nothing."""
         return [n for n in self.names if n not in self.hyper and n not in self._fixed]
 
     @property
     def moved(self) -> list[str]:
-        """Those of them that are looked at elsewhere: not the first, which is mostly a batch."""
+        """Return the sizes that `move` changes: all movable but the first, usually the batch."""
         return self.movable[1:] or self.movable
 
     def move(self, start: int, step: int) -> None:
-        """Choose sizes from `start` on, in steps."""
+        """Choose the values of the moved sizes from `start` on, in steps."""
         for place, name in enumerate(self.moved):
             first = start + 2 * place * step
-            few = COUNT if step == 1 else FEW
-            self.values[name] = list(range(first, first + few * step, step))
+            count = COUNT if step == 1 else FEW
+            self.values[name] = list(range(first, first + count * step, step))
             self.steps.pop(name, None)
             if step > 1:
                 self.steps[name] = step
 
     def base(self) -> dict[str, int]:
-        """The first choice for every size."""
+        """Return the first choice for every size."""
         return {name: self.near.get(name, values[0]) for name, values in self.values.items()}
 
     def model(self, sizes: Mapping[str, int]) -> nn.Module:
-        """The model at these sizes."""
-        if isinstance(self.given, nn.Module):
-            return self.given
+        """Return the model at these sizes, built once for each choice of the builder's own."""
+        if isinstance(self.source, nn.Module):
+            return self.source
         key = tuple(sizes[name] for name in self.hyper)
         if key not in self._models:
-            self._models[key] = _build(self.given, dict(zip(self.hyper, key, strict=True)))
+            self._models[key] = _build(self.source, dict(zip(self.hyper, key, strict=True)))
         return self._models[key]
 
     def fold(self, path: str) -> str:
-        """A module's path, without its numbers where their range is not fixed."""
+        """Return a module's path, with `*` for its numbers where their range is not fixed."""
         if not self.varies:
             return path
         return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
-    def _choose(self, sizes: dict[str, int | Sequence[int]]) -> dict[str, list[int]]:
-        """Values per size: as said, else plain ones, else ones that divide each other."""
+    def _check_name(self, name: str) -> None:
+        if name not in self.names:
+            have = f"the sizes are {', '.join(self.names)}" if self.names else "no size is free"
+            raise CostError(f"there is no size `{name}`{suggest(name, self.names)} ({have})")
+
+    def _choose(self, stated: Mapping[str, int | Sequence[int]]) -> dict[str, list[int]]:
+        """Return values per size: the user's, else plain ones, else ones that divide each other."""
         plain = {}
         for place, name in enumerate(self.names):
-            said = sizes.get(name)
+            statement = stated.get(name)
             start = self.near.get(name, 3 + 2 * place)
-            if isinstance(said, int):
-                plain[name] = [said * n for n in range(1, COUNT + 1)]
+            if isinstance(statement, int):
+                plain[name] = [statement * n for n in range(1, COUNT + 1)]
             else:
-                plain[name] = list(said) if said else list(range(start, start + COUNT))
+                plain[name] = list(statement) if statement else list(range(start, start + COUNT))
             if len(plain[name]) < 4:
                 raise CostError(f"`{name}` needs at least 4 values to choose from")
-        free = [name for name in self.hyper if name not in sizes]
-        refused = None
+        free = [name for name in self.hyper if name not in stated]
+        first_refusal = None
         for coarse in _subsets(free):
-            chosen = dict(plain)
+            values = dict(plain)
             if coarse is not None:
-                chosen |= {n: list(COARSE if n in coarse else FINE) for n in free}
-            refusal = self._refusal(chosen)
+                values |= {n: list(COARSE if n in coarse else FINE) for n in free}
+            refusal = self._refusal(values)
             if refusal is None:
-                return chosen
-            refused = refused or refusal
+                return values
+            first_refusal = first_refusal or refusal
         raise CostError(
-            f"{refused} (a builder takes whole numbers by name and returns a module; say which "
-            "numbers it takes with sizes={'width': 12} for multiples of 12, or a list of them)"
+            f"{first_refusal} (a builder takes whole numbers by name and returns a module; say "
+            "which numbers it takes with sizes={'width': 12} for multiples of 12, or a list of "
+            "them)"
         ) from None
 
     def _refusal(self, values: dict[str, list[int]]) -> str | None:
-        """Why the builder refuses one of a few choices, or None."""
+        """Return why the builder refuses one of a few choices of values, or None."""
         for places in ((0, 0), (1, 2), (2, 1), (3, 3)):
             point = {n: v[places[i % 2]] for i, (n, v) in enumerate(values.items())}
             try:
@@ -148,15 +154,15 @@ class Subject:
         return None
 
 
-def _step_or_list(name: str, said: Any) -> int | list[int]:
-    """What the user says about a size: it is a multiple of a number, or one of a list."""
-    if isinstance(said, Sequence) and not isinstance(said, str):
-        return list(dict.fromkeys(whole(name, each) for each in said))
-    return whole(name, said)
+def _step_or_list(name: str, statement: Any) -> int | list[int]:
+    """Return the number of which a size is a multiple, or the list of its values."""
+    if isinstance(statement, Sequence) and not isinstance(statement, str):
+        return list(dict.fromkeys(whole_size(name, value) for value in statement))
+    return whole_size(name, statement)
 
 
 def _subsets(names: list[str]) -> list[set[str] | None]:
-    """None for plain values, then every choice of sizes that others divide."""
+    """Return None for plain values, then every choice of sizes that get coarse values."""
     subsets = [
         set(chosen) for n in range(1, len(names) + 1) for chosen in itertools.combinations(names, n)
     ]
@@ -164,7 +170,7 @@ def _subsets(names: list[str]) -> list[set[str] | None]:
 
 
 def _arguments(builder: Callable[..., Any], inputs: Inputs) -> list[str]:
-    """The arguments of a builder that are sizes: required ones, and those the inputs name."""
+    """Return the arguments of a builder that are sizes: required, or named by the inputs."""
     if not callable(builder):
         kind = type(builder).__name__
         raise CostError(
@@ -185,8 +191,7 @@ def _arguments(builder: Callable[..., Any], inputs: Inputs) -> list[str]:
 
 
 def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
-    """Call a builder without allocating weights, or with, where it cannot do without."""
-    said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    """Return the builder's model, without memory for its weights where the builder allows it."""
     try:
         with torch.device("meta"):
             model = builder(**sizes)
@@ -195,7 +200,8 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
             with random_state(0):
                 model = builder(**sizes)
         except (Exception, SystemExit) as error:
-            raise CostError(f"the builder refused {said}: {last_line(error, 200)}") from error
+            at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            raise CostError(f"the builder refused {at}: {last_line(error, 200)}") from error
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise CostError(f"the builder returned a {kind}; it returns a torch.nn.Module")
@@ -203,7 +209,7 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
 
 
 def refuse_lazy(model: nn.Module) -> None:
-    """Refuse a model some of whose sizes are not known yet."""
+    """Refuse a model some of whose sizes its first run decides."""
     if is_lazy(model):
         raise CostError(
             "the model has lazy layers, whose sizes its first run decides; "
@@ -212,6 +218,6 @@ def refuse_lazy(model: nn.Module) -> None:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Token ids must stay below this; the first embedding says it."""
-    found = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
-    return next(found, None)
+    """Return the number of rows of the first embedding, below which token ids must stay."""
+    rows = (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding))
+    return next(rows, None)

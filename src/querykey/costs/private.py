@@ -1,7 +1,7 @@
-"""Every name of torch that is not public and that this room needs, in one place.
+"""All private names of torch that the costs need, in this one file.
 
-`TorchDispatchMode`, `next_node` and `running_node` serve both engines. The rest makes symbolic
-shapes; where a torch cannot load it, `symbolic_shapes()` is None and interpolation serves alone.
+Both engines use `TorchDispatchMode`, `next_node` and `running_node`. Symbolic sizes need the rest;
+where a version of torch lacks it, `symbolic_shapes()` returns None and only interpolation is left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import Any
 import sympy
 import torch
 from sympy.core.operations import LatticeOp
+from torch._ops import OpOverload as OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+# The attributes in which a module keeps its weights, and its children.
+WEIGHTS = ("_parameters", "_buffers")
+CHILDREN = "_modules"
 
 
 def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
@@ -25,9 +30,10 @@ def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 
 def _mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
-    return a - b * _floor(a, b)  # so that padding to a multiple becomes a ceiling
+    return a - b * _floor(a, b)  # written so, padding to a multiple simplifies to a ceiling
 
 
+# torch's own functions of symbolic sizes, by name, as sympy's.
 PLAIN = {
     "FloorDiv": _floor,
     "CleanDiv": lambda a, b: a / b,
@@ -47,49 +53,55 @@ PLAIN = {
 }
 
 
-def _asked_mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+def _written_mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return sympy.Mod(a, b) if b.is_number else _mod(a, b)
 
 
-AS_ASKED = {**PLAIN, "Mod": _asked_mod, "PythonMod": _asked_mod}  # as a person writes `t % 8 == 0`
+# The same for conditions, in which a remainder stays as a person writes it: `t % 8 == 0`.
+IN_CONDITIONS = {**PLAIN, "Mod": _written_mod, "PythonMod": _written_mod}
 
 
 def no_torch_function() -> AbstractContextManager[Any]:
-    """A context in which functions of torch pass by every mode and subclass that overrides them."""
+    """Return a context in which no mode and no subclass overrides the functions of torch."""
     return torch._C.DisableTorchFunction()
 
 
 def next_node() -> int:
-    """The sequence number that the next node of this thread's autograd graph will get."""
+    """Return the sequence number that the next node of this thread's autograd graph will get."""
     return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def running_node() -> int | None:
-    """The sequence number of the node whose backward runs now."""
+    """Return the sequence number of the autograd node whose backward runs now."""
     node = torch._C._current_autograd_node()
     return None if node is None else node._sequence_nr()
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return the number of times that a tensor was changed in place."""
+    return tensor._version
+
+
 def storage_key(tensor: torch.Tensor) -> int:
-    """The same for every tensor that views the same memory, real or fake."""
+    """Return a key that all tensors over the same memory share, real or fake."""
     return tensor.untyped_storage()._cdata
 
 
 def size_of(size: Any) -> Any:
-    """A size as an int, or as the sympy expression behind a symbolic one."""
+    """Return a size as an int, or as the sympy expression of a symbolic one."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def static_shapes() -> AbstractContextManager[Any]:
-    """A mode in which tensors have concrete shapes and no values; real ones where it is absent."""
-    found = symbolic_shapes()
-    if found is None:
+    """Return a mode whose tensors have shapes and no values; no mode where torch has none."""
+    parts = symbolic_shapes()
+    if parts is None:
         return nullcontext()
-    return found["FakeTensorMode"](allow_non_fake_inputs=True)
+    return parts["FakeTensorMode"](allow_non_fake_inputs=True)
 
 
 def fake(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A valueless copy of a tensor within the mode, its shape fixed."""
+    """Return a copy of a tensor within the mode: the same fixed shape, and no values."""
     if isinstance(mode, nullcontext):
         return tensor.to(device)
     if tensor.device.type != device:
@@ -99,19 +111,21 @@ def fake(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def fake_weight(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """The same for a leaf of the graph, outside the mode; quick where it has memory of its own."""
+    """Return such a copy of a parameter, made outside the mode and faster than `fake` does."""
     parts, plain = symbolic_shapes(), type(tensor) in (torch.Tensor, torch.nn.Parameter)
     plain = plain and tensor.layout is torch.strided and not tensor.is_quantized
     if parts and plain and tensor.untyped_storage().nbytes() == tensor.nbytes:
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        return parts["FakeTensor"](mode, made, device, requires_grad=tensor.requires_grad)
-    made = fake(mode, tensor.detach(), device)
-    return made.detach().requires_grad_(tensor.requires_grad)
+        empty = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
+        return parts["FakeTensor"](mode, empty, device, requires_grad=tensor.requires_grad)
+    copy = fake(mode, tensor.detach(), device)
+    return copy.detach().requires_grad_(tensor.requires_grad)
 
 
 @cache
 def symbolic_shapes() -> dict[str, Any] | None:
-    """The parts of torch that carry symbolic shapes, or None where this torch lacks them."""
+    """Return the classes of torch that carry symbolic sizes, or None where torch lacks them."""
     try:
         from torch._dynamo.source import ConstantSource
         from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -142,7 +156,7 @@ class Symbols:
         self.mode: Any = parts["FakeTensorMode"](
             shape_env=self.environment, allow_non_fake_inputs=True
         )
-        # What torch remembers of an operation is dear with symbols, and few come more than twice.
+        # torch's cache of operations costs much with symbolic sizes, and few operations repeat.
         self.mode.cache_enabled = False
         self.sizes: dict[str, Any] = {}
         self.hints: dict[str, int] = {}
@@ -152,9 +166,9 @@ class Symbols:
             self.add(name, hint, steps.get(name, 1))
 
     def add(self, name: str, hint: int, step: int = 1) -> Any:
-        """One more size, with a number that stands for it where the model compares.
+        """Add a size; where the model compares sizes, the number `hint` stands for it.
 
-        With a step it is so many times a symbol, so that what divides the step divides it.
+        With a step, the size is that many times a symbol, so torch knows that the step divides it.
         """
         parts = symbolic_shapes()
         assert parts is not None
@@ -168,7 +182,7 @@ class Symbols:
         return self.sizes[name]
 
     def baked(self) -> dict[str, Any]:
-        """The sizes that the model turned into a number (or into one another), by name."""
+        """Return the sizes that the model turned into a number or into one another, by name."""
         return {
             self._labels[symbol]: self.plain(value)
             for symbol, value in self.environment.replacements.items()
@@ -176,18 +190,18 @@ class Symbols:
         }
 
     def guards(self) -> list[sympy.Basic]:
-        """What must hold of the sizes for the run to be the same, in the user's names."""
-        return [self.plain(guard.expr, AS_ASKED) for guard in self.environment.guards]
+        """Return the conditions on the sizes under which the model runs the same way."""
+        return [self.plain(guard.expr, IN_CONDITIONS) for guard in self.environment.guards]
 
     def plain(self, expression: Any, functions: Mapping[str, Any] = PLAIN) -> Any:
-        """An expression in the user's names and in sympy's own functions."""
+        """Return a torch expression in the user's names and in sympy's own functions."""
         if isinstance(expression, int):
             return sympy.Integer(expression)
-        found = expression.xreplace(self.names)
-        # Functions and, as torch writes them, lattices: the smaller and the larger of two sizes.
-        if found.atoms(sympy.Function, LatticeOp):
-            found = found.replace(
+        renamed = expression.xreplace(self.names)
+        # torch writes the smaller and the larger of two sizes as lattice operations.
+        if renamed.atoms(sympy.Function, LatticeOp):
+            renamed = renamed.replace(
                 lambda e: type(e).__module__.startswith("torch"),
                 lambda e: functions.get(type(e).__name__, e.func)(*e.args),
             )
-        return found
+        return renamed

@@ -1,7 +1,8 @@
-"""Plain values made visible: tables in a terminal, SVG figures, one self-contained HTML page."""
+"""Plain values made visible: tables in a terminal, SVG figures, one HTML page, one file writer."""
 
 from querykey.show.figure import Series, line_chart
 from querykey.show.file import WriteError, write_file
+from querykey.show.folding import fold_numbered, group_name
 from querykey.show.page import code, grid, heading, page, text
 from querykey.show.table import (
     console,
@@ -17,7 +18,9 @@ __all__ = [
     "WriteError",
     "code",
     "console",
+    "fold_numbered",
     "grid",
+    "group_name",
     "heading",
     "line_chart",
     "number",

@@ -1,9 +1,10 @@
-"""What one call of an operation costs: a table from the operation to a formula in its shapes.
+"""The price of one operation: tables from an operation's name to a formula in its shapes.
 
-`PRODUCTS` are matrix products, a multiply-add being 2. `WORK` is pointwise work: an elementwise
-function is 1 per element of its output whatever the function, a reduction 1 per element of its
-input, and the compound operations are written out. `MOVES` is what moves or makes data without
-arithmetic. An operation in none of them, and of no kind that torch itself names, has no formula.
+`PRODUCTS` holds matrix products, where a multiply-add counts 2. `WORK` holds pointwise work: an
+elementwise function counts 1 per element of its output whatever the function is, a reduction 1 per
+element of its input, and compound operations are written out. `MOVES` names the operations that
+move or make data without arithmetic. An operation that is in no table, and that torch itself tags
+neither pointwise nor reduction, has no formula, and the report lists it.
 """
 
 from __future__ import annotations
@@ -17,118 +18,118 @@ Size = Any  # an int, or a sympy expression
 
 
 class Shape(tuple[Size, ...]):
-    """The shape of a tensor, told apart from a list of numbers."""
+    """The shape of a tensor; a class of its own tells it from a plain tuple of numbers."""
 
 
 @dataclass(frozen=True)
-class Call:
+class Operation:
     """One call of an operation, reduced to what its cost depends on."""
 
-    op: str  # such as aten.mm
+    name: str  # such as aten.mm
     args: tuple[Any, ...]  # a Shape per tensor; constants as they are
     outs: tuple[Shape, ...]
-    floating: bool  # some operand or result is not whole numbers
-    kind: str = ""  # pointwise or reduction, where torch says so
-    flops: Size = None  # what a formula registered with torch's own counter gave
+    floating: bool  # whether some operand or result holds floats
+    kind: str = ""  # "pointwise" or "reduction", where torch tags the operation so
+    flops: Size = None  # from a formula that was registered with torch's own counter
 
 
-def products(call: Call) -> Size:
-    """FLOPs in matrix products."""
-    if call.flops is not None:
-        return call.flops
-    formula = PRODUCTS.get(call.op)
-    return formula(call) if formula else 0
+def products(op: Operation) -> Size:
+    """Return the FLOPs that an operation spends in matrix products."""
+    if op.flops is not None:
+        return op.flops
+    formula = PRODUCTS.get(op.name)
+    return formula(op) if formula else 0
 
 
-def pointwise(call: Call) -> Size:
-    """FLOPs outside matrix products."""
-    if not call.floating:
+def pointwise(op: Operation) -> Size:
+    """Return the FLOPs that an operation spends outside matrix products."""
+    if not op.floating:
         return 0
-    formula = WORK.get(call.op)
+    formula = WORK.get(op.name)
     if formula:
-        return formula(call)
-    if call.kind == "pointwise":
-        return PER_ELEMENT.get(call.op, 1) * count(call.outs[0]) if call.outs else 0
-    return count(first(call)) if call.kind == "reduction" else 0
+        return formula(op)
+    if op.kind == "pointwise":
+        return PER_ELEMENT.get(op.name, 1) * count(op.outs[0]) if op.outs else 0
+    return count(first(op)) if op.kind == "reduction" else 0
 
 
 def count(shape: Shape) -> Size:
-    """Elements of a tensor."""
+    """Return the number of elements in a tensor of this shape."""
     return math.prod(shape)
 
 
-def first(call: Call) -> Shape:
-    """The shape of the first operand."""
-    return next((each for each in _flat(call.args) if isinstance(each, Shape)), Shape())
+def first(op: Operation) -> Shape:
+    """Return the shape of the operation's first operand."""
+    return next((arg for arg in _flat(op.args) if isinstance(arg, Shape)), Shape())
 
 
 def _flat(args: tuple[Any, ...]) -> list[Any]:
-    found = []
-    for each in args:
-        nested = isinstance(each, tuple) and not isinstance(each, Shape)
-        found += _flat(each) if nested else [each]
-    return found
+    leaves = []
+    for arg in args:
+        nested = isinstance(arg, tuple) and not isinstance(arg, Shape)
+        leaves += _flat(arg) if nested else [arg]
+    return leaves
 
 
-def _product(place: int = 0) -> Callable[[Call], Size]:
-    """Every element of the result is a sum over the last axis of the left operand."""
-    return lambda call: 2 * count(call.outs[0]) * call.args[place][-1]
+def _product(place: int = 0) -> Callable[[Operation], Size]:
+    """Return the formula of a product that sums over the last axis of the operand at `place`."""
+    return lambda op: 2 * count(op.outs[0]) * op.args[place][-1]
 
 
-def _grouped(call: Call) -> Size:
-    """Rows (or columns) in groups, a matrix for each: offsets say where groups begin."""
-    a, b = call.args[0], call.args[1]
+def _grouped(op: Operation) -> Size:
+    """Return the FLOPs of a grouped product: each group of rows or columns meets its own matrix."""
+    a, b = op.args[0], op.args[1]
     if len(a) == 2 and len(b) == 2:  # both sides are grouped along what is summed over
         return 2 * a[0] * a[1] * b[1]
-    return 2 * count(call.outs[0]) * (a[-1] if len(a) == 3 or len(b) == 3 else 1)
+    return 2 * count(op.outs[0]) * (a[-1] if len(a) == 3 or len(b) == 3 else 1)
 
 
-def _grouped_weight(call: Call) -> Size:
-    """The same with a weight that may be stored as (groups, in, out) or (groups, out, in)."""
-    return 2 * count(call.args[0]) * call.outs[0][-1]
+def _grouped_weight(op: Operation) -> Size:
+    """Return the FLOPs of a grouped product whose weight is stored either way round."""
+    return 2 * count(op.args[0]) * op.outs[0][-1]
 
 
-def _convolution(call: Call) -> Size:
-    x, weight = call.args[0], call.args[1]
-    places = x if call.args[6] else call.outs[0]
+def _convolution(op: Operation) -> Size:
+    x, weight = op.args[0], op.args[1]
+    places = x if op.args[6] else op.outs[0]
     return 2 * count(places) * count(Shape(weight[1:]))
 
 
-def _convolution_backward(call: Call) -> Size:
-    gradient, x, weight, mask = call.args[0], call.args[1], call.args[2], call.args[10]
-    places = x if call.args[7] else gradient
+def _convolution_backward(op: Operation) -> Size:
+    gradient, x, weight, mask = op.args[0], op.args[1], op.args[2], op.args[10]
+    places = x if op.args[7] else gradient
     return 2 * count(places) * count(Shape(weight[1:])) * (bool(mask[0]) + bool(mask[1]))
 
 
 def scores(q: Shape, k: Shape) -> Size:
-    """Pairs of a query and a key, over every batch and head of the queries."""
+    """Return the number of query-key pairs over all batches and heads of the queries."""
     return count(Shape(q[:-1])) * k[-2]
 
 
-def _fused(call: Call) -> Size:
-    q, k, v = call.args[:3]
+def _fused(op: Operation) -> Size:
+    q, k, v = op.args[:3]
     return 2 * scores(q, k) * (q[-1] + v[-1])
 
 
-def _fused_backward(call: Call) -> Size:
-    q, k, v = call.args[-3:] if call.op == FUSED_BACKWARD else call.args[1:4]
-    # Scores again; then the gradients of q and k, and of the weights and v.
+def _fused_backward(op: Operation) -> Size:
+    q, k, v = op.args[-3:] if op.name == FUSED_BACKWARD else op.args[1:4]
+    # The scores once more; then the gradients of q and k, and of the weights and v.
     return 2 * scores(q, k) * (3 * q[-1] + 2 * v[-1])
 
 
 FUSED, FUSED_BACKWARD = "querykey.fused_attention", "querykey.fused_attention_backward"
 
-PRODUCTS: dict[str, Callable[[Call], Size]] = {
+PRODUCTS: dict[str, Callable[[Operation], Size]] = {
     "aten.mm": _product(),
     "aten.bmm": _product(),
     "aten.mv": _product(),
-    "aten.dot": lambda call: 2 * call.args[0][0],
-    "aten.vdot": lambda call: 2 * call.args[0][0],
+    "aten.dot": lambda op: 2 * op.args[0][0],
+    "aten.vdot": lambda op: 2 * op.args[0][0],
     "aten.addmm": _product(1),
     "aten._addmm_activation": _product(1),
     "aten.addmv": _product(1),
     "aten.baddbmm": _product(1),
-    "aten.addbmm": lambda call: 2 * count(call.args[1]) * call.args[2][-1],
+    "aten.addbmm": lambda op: 2 * count(op.args[1]) * op.args[2][-1],
     "aten._int_mm": _product(),
     "aten._scaled_mm": _product(),
     "aten._grouped_mm": _grouped,
@@ -149,45 +150,45 @@ PRODUCTS: dict[str, Callable[[Call], Size]] = {
 }
 
 
-def _per_input(times: int, place: int = 0) -> Callable[[Call], Size]:
-    return lambda call: times * count([a for a in call.args if isinstance(a, Shape)][place])
+def _per_input(times: int, place: int = 0) -> Callable[[Operation], Size]:
+    return lambda op: times * count([a for a in op.args if isinstance(a, Shape)][place])
 
 
-def _per_output(times: int) -> Callable[[Call], Size]:
-    return lambda call: times * count(call.outs[0])
+def _per_output(times: int) -> Callable[[Operation], Size]:
+    return lambda op: times * count(op.outs[0])
 
 
-def _bias(call: Call) -> Size:
-    return count(call.outs[0]) if isinstance(call.args[2], Shape) else 0
+def _bias(op: Operation) -> Size:
+    return count(op.outs[0]) if isinstance(op.args[2], Shape) else 0
 
 
-def _norm(plain: int, weight: int) -> Callable[[Call], Size]:
-    """`plain` per element, one more for a weight and one more for a bias."""
+def _norm(plain: int, weight: int) -> Callable[[Operation], Size]:
+    """Return the formula of a norm: `plain` per element, 1 more each for a weight and a bias."""
 
-    def work(call: Call) -> Size:
-        affine = sum(isinstance(each, Shape) for each in call.args[weight : weight + 2])
-        return (plain + affine) * count(first(call))
+    def work(op: Operation) -> Size:
+        affine = sum(isinstance(arg, Shape) for arg in op.args[weight : weight + 2])
+        return (plain + affine) * count(first(op))
 
     return work
 
 
-def _training(call: Call) -> bool:
-    """Whether a batch norm takes its statistics from the batch: the one flag it is given."""
-    return next((each for each in call.args if isinstance(each, bool)), True)
+def _training(op: Operation) -> bool:
+    """Return whether a batch norm takes its statistics from the batch; its only flag says so."""
+    return next((arg for arg in op.args if isinstance(arg, bool)), True)
 
 
-def _batch_norm(call: Call) -> Size:
-    return _norm(6 if _training(call) else 2, 1)(call)
+def _batch_norm(op: Operation) -> Size:
+    return _norm(6 if _training(op) else 2, 1)(op)
 
 
-def _batch_norm_backward(call: Call) -> Size:
+def _batch_norm_backward(op: Operation) -> Size:
     # With fixed statistics: two factors for x; x again, a product and two sums for the weights.
-    return (11 if _training(call) else 7) * count(first(call))
+    return (11 if _training(op) else 7) * count(first(op))
 
 
-def _pool(call: Call) -> Size:
-    window = call.args[1] or (1,)
-    return count(call.outs[0]) * math.prod(window)
+def _pool(op: Operation) -> Size:
+    window = op.args[1] or (1,)
+    return count(op.outs[0]) * math.prod(window)
 
 
 _UNTAGGED = """
@@ -199,11 +200,11 @@ _UNTAGGED = """
 """
 
 
-def _fused_softmax(call: Call) -> Size:
-    return 6 * scores(call.args[0], call.args[1])  # scale, and the softmax below
+def _fused_softmax(op: Operation) -> Size:
+    return 6 * scores(op.args[0], op.args[1])  # scale, and the softmax below
 
 
-WORK: dict[str, Callable[[Call], Size]] = {
+WORK: dict[str, Callable[[Operation], Size]] = {
     # max, subtract, exp, sum, divide (or subtract the log)
     "aten._softmax": _per_output(5),
     "aten._safe_softmax": _per_output(5),
@@ -212,7 +213,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten._softmax_backward_data": _per_output(4),
     "aten._log_softmax_backward_data": _per_output(4),
     FUSED: _fused_softmax,
-    FUSED_BACKWARD: lambda call: 7 * scores(call.args[-3], call.args[-2]),
+    FUSED_BACKWARD: lambda op: 7 * scores(op.args[-3], op.args[-2]),
     # mean, variance (3), subtract, divide
     "aten.native_layer_norm": _norm(6, 2),
     "aten.native_group_norm": _norm(6, 1),
@@ -227,7 +228,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.native_batch_norm_backward": _batch_norm_backward,
     "aten.batch_norm_backward": _per_input(11),
     "aten._fused_rms_norm_backward": _per_input(8),
-    "aten.mean": lambda call: count(first(call)) + count(call.outs[0]),
+    "aten.mean": lambda op: count(first(op)) + count(op.outs[0]),
     "aten.var": _per_input(4),
     "aten.std": _per_input(4),
     "aten.var_mean": _per_input(4),
@@ -243,7 +244,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.baddbmm": _per_output(1),
     "aten.addmv": _per_output(1),
     "aten.convolution": _bias,
-    "aten.convolution_backward": lambda call: count(call.args[0]) if call.args[10][2] else 0,
+    "aten.convolution_backward": lambda op: count(op.args[0]) if op.args[10][2] else 0,
     "aten.embedding_dense_backward": _per_input(1),
     "aten.index_add": _per_input(1, 2),
     "aten.index_add_": _per_input(1, 2),
@@ -270,10 +271,10 @@ WORK: dict[str, Callable[[Call], Size]] = {
     # the norm (2), and a factor per row
     "aten._weight_norm_interface": _per_input(3),
     "aten._weight_norm_interface_backward": _per_input(5),
-    "aten._embedding_bag": lambda call: count(call.args[1]) * call.args[0][-1],
-    "aten._embedding_bag_forward_only": lambda call: count(call.args[1]) * call.args[0][-1],
-    "aten._embedding_bag_backward": lambda call: count(call.args[1]) * call.args[0][-1],
-    "aten._embedding_bag_dense_backward": lambda call: count(call.args[1]) * call.args[0][-1],
+    "aten._embedding_bag": lambda op: count(op.args[1]) * op.args[0][-1],
+    "aten._embedding_bag_forward_only": lambda op: count(op.args[1]) * op.args[0][-1],
+    "aten._embedding_bag_backward": lambda op: count(op.args[1]) * op.args[0][-1],
+    "aten._embedding_bag_dense_backward": lambda op: count(op.args[1]) * op.args[0][-1],
     "aten.native_dropout": _per_output(2),
     "aten.native_dropout_backward": _per_output(2),
     "aten.avg_pool1d": _pool,
@@ -292,7 +293,7 @@ WORK: dict[str, Callable[[Call], Size]] = {
     "aten.nll_loss2d_backward": _per_input(1, 2),
     "aten.glu": _per_output(2),
     "aten.glu_backward": _per_output(4),
-    "aten._cdist_forward": lambda call: 3 * count(call.outs[0]) * call.args[0][-1],
+    "aten._cdist_forward": lambda op: 3 * count(op.outs[0]) * op.args[0][-1],
     # elementwise, though torch does not tag them so
     **{f"aten.{name}": _per_output(1) for name in _UNTAGGED.split()},
 }
@@ -327,5 +328,5 @@ _MOVES = """
     log_normal_ size stride numel upsample_nearest1d upsample_nearest2d upsample_nearest3d
 """
 
-# Data made, copied, compared or picked, and random draws: no arithmetic on floats.
+# Operations that make, copy, compare or select data, or draw random numbers.
 MOVES = frozenset(f"aten.{name}" for name in _MOVES.split())

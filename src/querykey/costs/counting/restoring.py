@@ -1,4 +1,4 @@
-"""A model after a pass is what it was before: its attributes, what they hold, and its gradients."""
+"""Restore a model after a pass: its attributes, everything they hold, and its gradients."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
-OTHERS = {*sys.stdlib_module_names, "torch", "numpy"}  # whose objects are not a model's own
+from querykey.costs.private import version_of
+
+FOREIGN = {*sys.stdlib_module_names, "torch", "numpy"}  # objects of these are not the model's
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back whatever modules keep: attributes, what these hold at any depth, and `.grad`.
+def restored(model: nn.Module) -> Iterator[None]:
+    """Put the modules' attributes, what these hold at any depth, and `.grad` back at the end.
 
-    A model may keep a table that it made in a pass; its tensors have no values, and may not stay.
+    A model may keep a table that it computed in a pass. Such a tensor has no values and may not
+    stay in the model.
     """
     restorers: dict[int, Callable[[], None]] = {}
-    weights = {id(x) for x in (*model.parameters(), *model.buffers())}  # a pass takes others
+    weights = {id(x) for x in (*model.parameters(), *model.buffers())}  # a pass replaces these
     for module in model.modules():
         _remember(vars(module), restorers, weights)
     try:
@@ -34,7 +37,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 def _remember(value: Any, restorers: dict[int, Callable[[], None]], weights: set[int]) -> None:
-    """Note how to restore a container and everything in it, an array, a tensor's gradient."""
+    """Add the functions that restore a value and everything in it to `restorers`."""
     if id(value) in restorers:
         return
     inner: Iterable[Any] = ()
@@ -54,17 +57,17 @@ def _remember(value: Any, restorers: dict[int, Callable[[], None]], weights: set
     elif isinstance(value, tuple):
         inner = value
     elif not isinstance(value, nn.Module | type | FunctionType | ModuleType):
-        own = type(value).__module__.partition(".")[0] not in OTHERS
+        own = type(value).__module__.partition(".")[0] not in FOREIGN
         inner = [vars(value)] if own and hasattr(value, "__dict__") else ()
-    for each in inner:
-        _remember(each, restorers, weights)
+    for element in inner:
+        _remember(element, restorers, weights)
 
 
 def _values_of(tensor: torch.Tensor) -> Callable[[], None]:
-    before, version = tensor.detach().clone(), tensor._version
+    before, version = tensor.detach().clone(), version_of(tensor)
 
     def restore() -> None:
-        if tensor._version != version:
+        if version_of(tensor) != version:
             with torch.no_grad():
                 tensor.copy_(before)
 
@@ -104,7 +107,7 @@ def _elements_of(held: list[Any] | set[Any] | deque[Any]) -> Callable[[], None]:
 
 
 def _gradient_of(tensor: torch.Tensor) -> Callable[[], None]:
-    # It is taken away meanwhile: a pass would add to it in place.
+    # The gradient is taken away meanwhile, because a pass would add to it in place.
     before, tensor.grad = tensor.grad, None
 
     def restore() -> None:
@@ -115,5 +118,5 @@ def _gradient_of(tensor: torch.Tensor) -> Callable[[], None]:
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:
-    """Whether these are the very same objects; tensors without values cannot be compared."""
+    """Return whether both lists hold the very same objects; no values are compared."""
     return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))

@@ -1,4 +1,4 @@
-"""One pass over a model, watched: which operations ran, for which module, forward or backward."""
+"""Watch one pass over a model: which operations run, for which module, forward or backward."""
 
 from __future__ import annotations
 
@@ -17,21 +17,28 @@ from torch.nn.modules.module import (
 )
 from torch.utils.flop_counter import flop_registry
 
-from querykey.costs import private
-from querykey.costs.counting.data_dependent import PICKING, Picks
-from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Call, Shape
-from querykey.costs.counting.positions import Places
-from querykey.costs.private import TorchDispatchMode, size_of, storage_key
+from querykey.costs.counting.data_dependent import DATA_DEPENDENT, DataDependentSizes
+from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Operation, Shape
+from querykey.costs.counting.positions import Positions
+from querykey.costs.private import (
+    OpOverload,
+    TorchDispatchMode,
+    next_node,
+    no_torch_function,
+    running_node,
+    size_of,
+    storage_key,
+)
 
 FORWARD, BACKWARD = "forward", "backward"
 
 
-class Tally(TorchDispatchMode):
-    """Counts calls by (call, module, phase), and what autograd saves by module.
+class Trace(TorchDispatchMode):
+    """Counts operations by (operation, module, phase), and what autograd saves by module.
 
-    A module is the path of the innermost one that runs; in the backward pass it is the one that
-    ran when the node of the graph was made, found by the node's sequence number. (Following the
-    tensors that enter and leave a module instead goes wrong where they are keyword arguments.)
+    The module is the path of the innermost one that runs. In the backward pass it is the module
+    that ran when the node of the graph was created, found by the node's sequence number. (Following
+    the tensors that enter and leave a module would go wrong for keyword arguments.)
     """
 
     def __init__(
@@ -39,29 +46,29 @@ class Tally(TorchDispatchMode):
         model: nn.Module,
         formulas: frozenset[str] = frozenset(),
         valueless: bool = True,
-        picks: Picks | None = None,
+        data_dependent: DataDependentSizes | None = None,
     ):
         super().__init__()
-        self.valueless, self.picks = valueless, picks
-        self.calls: Counter[tuple[Call, str, str]] = Counter()
-        self.unknown: Counter[tuple[str, str]] = Counter()  # (operation, module)
+        self.valueless, self.data_dependent = valueless, data_dependent
+        self.operations: Counter[tuple[Operation, str, str]] = Counter()
+        self.unknown: Counter[tuple[str, str]] = Counter()  # (name of the operation, module)
         self.saved: list[tuple[str, Any]] = []  # (module, bytes), each piece of memory once
-        self.hidden: Counter[tuple[Call, str]] = Counter()  # attention that a causal flag hides
+        self.causal: Counter[tuple[Operation, str]] = Counter()  # attention with a causal flag
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.phase = FORWARD
-        self.repeated = False  # whether some modules were not run, being equal to others
+        self.copied = False  # whether some layers were not run, being equal to others
         self.counting = True
         self._formulas = formulas
         self._stack: list[str] = []
-        self._starts: list[int] = []  # sequence number at which the module below began to run
-        self._owners: list[str] = []
-        self._kinds: dict[Any, str] = {}
+        self._starts: list[int] = []  # the sequence number at which a module began to run
+        self._owners: list[str] = []  # and that module
+        self._kinds: dict[Any, tuple[str, str]] = {}
         self._seen: dict[int, Any] = {}
-        self._places = Places()
+        self._positions = Positions()
 
     @contextmanager
     def watch(self, known: list[torch.Tensor]) -> Iterator[None]:
-        """Watch modules, operations and saved tensors; `known` ones are not new."""
+        """Watch modules, operations and saved tensors; the memory of `known` is not counted."""
         for tensor in known:
             self._remember(tensor)
         with ExitStack() as stack:
@@ -76,81 +83,81 @@ class Tally(TorchDispatchMode):
 
     @property
     def module(self) -> str:
-        """The path of the module to which work belongs now."""
+        """Return the path of the module to which work belongs now."""
         if self._stack or self.phase == FORWARD:
             return self._stack[-1] if self._stack else ""
-        node = private.running_node()
+        node = running_node()
         place = bisect_right(self._starts, node) - 1 if node is not None else -1
         return self._owners[place] if place >= 0 else ""
 
     def seen(self, tensor: torch.Tensor) -> bool:
-        """Whether its memory is known: a weight, an input, or saved before."""
+        """Return whether its memory is a weight's, an input's, or was saved before."""
         return storage_key(tensor) in self._seen
 
-    def repeat(self, path: str, copies: list[str]) -> None:
-        """Count for every copy what a module did, its children included."""
+    def copy_module(self, path: str, copies: list[str]) -> None:
+        """Count for every copy what one module did, its children included."""
 
-        def paths(of: str) -> list[str]:
+        def targets(of: str) -> list[str]:
             inside = of == path or of.startswith(f"{path}.")
             return [copy + of[len(path) :] for copy in copies] if inside else []
 
         if not copies:
             return
-        self.repeated = True
-        for (call, of, phase), times in list(self.calls.items()):
-            self.calls.update({(call, to, phase): times for to in paths(of)})
-        for (op, of), times in list(self.unknown.items()):
-            self.unknown.update({(op, to): times for to in paths(of)})
-        for (call, of), times in list(self.hidden.items()):
-            self.hidden.update({(call, to): times for to in paths(of)})
-        self.saved += [(to, size) for of, size in self.saved for to in paths(of)]
+        self.copied = True
+        for (operation, of, phase), times in list(self.operations.items()):
+            self.operations.update({(operation, to, phase): times for to in targets(of)})
+        for (name, of), times in list(self.unknown.items()):
+            self.unknown.update({(name, to): times for to in targets(of)})
+        for (operation, of), times in list(self.causal.items()):
+            self.causal.update({(operation, to): times for to in targets(of)})
+        self.saved += [(to, size) for of, size in self.saved for to in targets(of)]
 
-    def record(self, call: Call) -> None:
-        """Count a call that is not an operation of torch."""
+    def record(self, operation: Operation) -> None:
+        """Count an operation that is not one of torch's own."""
         if self.counting:
-            self.calls[call, self.module, self.phase] += 1
+            self.operations[operation, self.module, self.phase] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Shapes and devices are asked for a thousand times below here; no mode above needs to know.
-        with private.no_torch_function():
-            out = self._dispatch(func, args, kwargs or {})
+        # Shapes and devices are read very often below; no mode above this one needs to see it.
+        with no_torch_function():
+            known = self._kinds.get(func)
+            if known is None:
+                name = str(_packet(func))
+                known = self._kinds[func] = name, self._kind_of(name, func)
+            out = self._dispatch(*known, func, args, kwargs or {})
             if self.valueless:
-                self._places.note(func, args, out)
+                self._positions.follow(known[0], args, out)
             return out
 
-    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        kind = self._kinds.get(func)
-        if kind is None:
-            kind = self._kinds[func] = self._kind_of(func)
+    def _dispatch(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
         if kind == "free":
             return func(*args, **kwargs)
         if kind == "padding":
-            return self._pad(func, args, kwargs)
-        if kind == "picking" and self.picks is not None:
-            return self.picks.run(_name(func), func, args, kwargs, self.module)
+            return _pad(func, args, kwargs)
+        if kind == "data-dependent" and self.data_dependent is not None:
+            return self.data_dependent.run(name, func, args, kwargs, self.module)
         if kind == "unknown":
-            return self._unfold(func, args, kwargs)
-        shape = SHAPES.get(_name(func)) if self.valueless else None
+            return self._decompose(name, func, args, kwargs)
+        shape = SHAPES.get(name) if self.valueless else None
         if shape is not None:
             out = args[0].new_empty(shape(*args))
         else:
             out = func(*args, **kwargs)
-        if self.picks is not None:
-            self.picks.note(_name(func), args, out)
+        if self.data_dependent is not None:
+            self.data_dependent.follow(name, args, out)
         if self.counting:
-            call = describe(_name(func), args, kwargs, out, kind)
+            operation = describe(name, args, kwargs, out, kind)
             if kind == "registered":
                 flops = flop_registry[_packet(func)](*args, **kwargs, out_val=out)
-                call = replace(call, flops=size_of(flops))
-            self.calls[call, self.module, self.phase] += 1
+                operation = replace(operation, flops=size_of(flops))
+            self.operations[operation, self.module, self.phase] += 1
         return out
 
-    def _kind_of(self, func: Any) -> str:
-        name = _name(func)
+    def _kind_of(self, name: str, func: Any) -> str:
         if name == "aten.constant_pad_nd":
             return "padding"
-        if self.picks is not None and name in PICKING:
-            return "picking"
+        if self.data_dependent is not None and name in DATA_DEPENDENT:
+            return "data-dependent"
         if name in PRODUCTS or name in WORK or name in self._formulas:
             return "formula"
         if name.startswith("prim.") or name in MOVES or getattr(func, "is_view", False):
@@ -162,34 +169,16 @@ class Tally(TorchDispatchMode):
             return "pointwise"
         return "reduction" if torch.Tag.reduction in tags else "unknown"
 
-    def _pad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Padding by a symbolic amount, which torch's own rule does not let through."""
-        tensor, pad = args[0], args[1]
-        if not any(isinstance(size, torch.SymInt) for size in pad):
-            return func(*args, **kwargs)
-        shape = list(tensor.shape)
-        for axis in range(len(pad) // 2):
-            shape[-1 - axis] = shape[-1 - axis] + pad[2 * axis] + pad[2 * axis + 1]
-        # The result keeps the layout, on which it depends what is copied, and saved, later.
-        layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-        if (
-            layout is None
-            or tensor.is_contiguous()
-            or not tensor.is_contiguous(memory_format=layout)
-        ):
-            layout = torch.contiguous_format
-        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device, memory_format=layout)
-
-    def _unfold(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation without a formula as the operations it is made of, or list it."""
-        if isinstance(func, torch._ops.OpOverload):
+    def _decompose(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation without a formula as the operations it consists of, or list it."""
+        if isinstance(func, OpOverload):
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
-        if self.counting and describe(_name(func), args, kwargs, out, "").floating:
-            self.unknown[_name(func), self.module] += 1
+        if self.counting and describe(name, args, kwargs, out, "").floating:
+            self.unknown[name, self.module] += 1
         return out
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -206,7 +195,7 @@ class Tally(TorchDispatchMode):
             self._mark()
 
     def _mark(self) -> None:
-        self._starts.append(private.next_node())
+        self._starts.append(next_node())
         self._owners.append(self._stack[-1] if self._stack else "")
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -217,8 +206,23 @@ class Tally(TorchDispatchMode):
         return tensor
 
     def _remember(self, tensor: torch.Tensor) -> None:
-        # The memory is held on to: were it freed, its key could come again for another piece.
+        # The storage is held: if it were freed, another one could get the same key.
         self._seen[storage_key(tensor)] = tensor.untyped_storage()
+
+
+def _pad(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the shape of padding by a symbolic amount, which torch's own rule refuses."""
+    tensor, pad = args[0], args[1]
+    if not any(isinstance(size, torch.SymInt) for size in pad):
+        return func(*args, **kwargs)
+    shape = list(tensor.shape)
+    for axis in range(len(pad) // 2):
+        shape[-1 - axis] = shape[-1 - axis] + pad[2 * axis] + pad[2 * axis + 1]
+    # The result keeps the memory layout, which decides what later operations copy and save.
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    if layout is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=layout):
+        layout = torch.contiguous_format
+    return torch.empty(shape, dtype=tensor.dtype, device=tensor.device, memory_format=layout)
 
 
 def _grouped_shape(a: Any, b: Any, offsets: Any = None, *rest: Any) -> tuple[Any, ...]:
@@ -229,19 +233,19 @@ def _grouped_shape(a: Any, b: Any, offsets: Any = None, *rest: Any) -> tuple[Any
     return a.shape[0], a.shape[1], b.shape[2]
 
 
-# Operations that run on more than what torch's own rule for their shapes lets through.
+# Shapes of operations for which torch's own rule is stricter than the operation itself.
 SHAPES = {"aten._grouped_mm": _grouped_shape}
 
 
-def describe(name: str, args: Any, kwargs: Any, out: Any, kind: str) -> Call:
-    """Reduce a call to its shapes and constants."""
+def describe(name: str, args: Any, kwargs: Any, out: Any, kind: str) -> Operation:
+    """Return a call of an operation reduced to its shapes and constants."""
     floating: list[bool] = []
-    reduced = tuple(_reduce(each, floating) for each in args)
+    reduced = tuple(_reduce(arg, floating) for arg in args)
     if kwargs:
-        reduced += tuple(_reduce(each, floating) for each in kwargs.values())
+        reduced += tuple(_reduce(arg, floating) for arg in kwargs.values())
     outs = out if isinstance(out, tuple | list) else (out,)
-    shapes = tuple(_reduce(each, floating) for each in outs if isinstance(each, torch.Tensor))
-    return Call(name, reduced, shapes, any(floating), kind)
+    shapes = tuple(_reduce(result, floating) for result in outs if isinstance(result, torch.Tensor))
+    return Operation(name, reduced, shapes, any(floating), kind)
 
 
 def _reduce(value: Any, floating: list[bool]) -> Any:
@@ -249,7 +253,7 @@ def _reduce(value: Any, floating: list[bool]) -> Any:
         floating.append(value.dtype.is_floating_point or value.dtype.is_complex)
         return Shape(size_of(size) for size in value.shape)
     if isinstance(value, tuple | list):
-        return tuple(_reduce(each, floating) for each in value)
+        return tuple(_reduce(element, floating) for element in value)
     if isinstance(value, torch.SymInt):
         return size_of(value)
     if isinstance(value, bool | int | float | str) or value is None:
@@ -259,7 +263,3 @@ def _reduce(value: Any, floating: list[bool]) -> Any:
 
 def _packet(func: Any) -> Any:
     return getattr(func, "overloadpacket", func)
-
-
-def _name(func: Any) -> str:
-    return str(_packet(func))

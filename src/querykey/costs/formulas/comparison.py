@@ -1,4 +1,4 @@
-"""Where two costs cross as one size grows."""
+"""The sizes at which two models cost the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from querykey.costs.inputs import CostError
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """`first` minus `second`, and the sizes at which it changes its sign."""
+class CostComparison:
+    """The difference of two costs, and the values of one size at which it is 0."""
 
     of: str
     size: str
@@ -24,12 +24,12 @@ class Comparison:
             return f"{self.of}: both cost the same at every size"
         if not self.crossings:
             return f"{self.of}: they do not cross; the first costs {self.difference} more"
-        at = ", ".join(f"{self.size} = {each}" for each in self.crossings)
+        at = ", ".join(f"{self.size} = {root}" for root in self.crossings)
         return f"{self.of}: they cost the same at {at}; the first costs {self.difference} more"
 
 
-def crossings(first: Any, second: Any, size: str, of: str) -> Comparison:
-    """Solve first = second for one size, as positive numbers or as expressions in the others."""
+def crossings(first: Any, second: Any, size: str, of: str) -> CostComparison:
+    """Solve first = second for one size: positive numbers, or expressions in the other sizes."""
     if isinstance(first, str) or isinstance(second, str):
         raise CostError(f"`{of}`: {first if isinstance(first, str) else second}")
     difference = sympy.factor_terms(sympy.expand(sympy.sympify(first) - second))
@@ -41,32 +41,34 @@ def crossings(first: Any, second: Any, size: str, of: str) -> Comparison:
     if not solved.is_polynomial(positive):
         raise CostError(f"`{of}` is no polynomial in `{size}`, so it is not solved for it")
     back = {new: old for old, new in others.items()}
-    found = _positive_roots(solved, positive, of) if solved.has(positive) else []
-    shown = sorted((sympy.simplify(r).xreplace(back) for r in found), key=_numeric)
-    return Comparison(of, size, difference, tuple(shown))
+    roots = _positive_roots(solved, positive, of) if solved.has(positive) else []
+    shown = sorted((sympy.simplify(r).xreplace(back) for r in roots), key=_numeric)
+    return CostComparison(of, size, difference, tuple(shown))
 
 
 def _positive_roots(difference: sympy.Expr, size: sympy.Symbol, of: str) -> list[Any]:
-    """Where it is 0: as numbers where only numbers are left, else in the other sizes."""
+    """Return the roots: numbers where no other size is left, else expressions in the others."""
     coefficients = sympy.Poly(difference, size).all_coeffs()
-    while coefficients[-1] == 0:  # 0 itself is no size
+    while coefficients[-1] == 0:  # a size is never 0
         coefficients.pop()
-    reduced = [sympy.cancel(each / coefficients[0]) for each in coefficients]
-    whole = sympy.Poly(reduced, size)
-    if all(each.is_number for each in reduced):
-        roots: dict[Any, None] = dict.fromkeys(whole.real_roots()) if whole.degree() else {}
-        return [_shown(root) for root in roots if root.is_positive]
-    if whole.degree() > 2:
-        raise CostError(
-            f"`{of}` has powers of `{size}` up to {whole.degree()} beside other sizes, and is not "
-            "solved for it; put the others in, as in compare(other, size, batch=8)"
+    reduced = [sympy.cancel(c / coefficients[0]) for c in coefficients]
+    polynomial = sympy.Poly(reduced, size)
+    if all(c.is_number for c in reduced):
+        numbers: dict[Any, None] = (
+            dict.fromkeys(polynomial.real_roots()) if polynomial.degree() else {}
         )
-    found: dict[Any, int] = sympy.roots(whole)
-    return [r for r in found if r.is_real is not False and r.is_positive is not False]
+        return [_shown(root) for root in numbers if root.is_positive]
+    if polynomial.degree() > 2:
+        raise CostError(
+            f"`{of}` has powers of `{size}` up to {polynomial.degree()} beside other sizes, and is "
+            "not solved for it; put the others in, as in compare(other, size, batch=8)"
+        )
+    solutions: dict[Any, int] = sympy.roots(polynomial)
+    return [r for r in solutions if r.is_real is not False and r.is_positive is not False]
 
 
 def _shown(root: sympy.Expr) -> sympy.Expr:
-    """A root as it is where it can be written, else as a decimal number."""
+    """Return a root in closed form where there is one, else as a decimal number."""
     return root.evalf() if root.has(sympy.CRootOf) else root
 
 

@@ -1,40 +1,14 @@
-"""Sums of monomials as sympy expressions: written, folded, ordered, compared."""
+"""The order of growth of a formula, such as O(batch seq^2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 
 from querykey.costs.inputs import CostError
-
-Sum = dict[Any, Any]
-
-
-def expression(total: Mapping[Any, Any], fixed: Mapping[str, int] | None = None) -> sympy.Expr:
-    """A sum as one expression, some sizes replaced by numbers."""
-    made = sympy.Add(*(monomial * factor for monomial, factor in total.items()))
-    if fixed:
-        made = sympy.expand(made.subs({sympy.Symbol(n): size for n, size in fixed.items()}))
-    return made
-
-
-def fold_sums(
-    own: Mapping[tuple[str, str], Sum], fold: Callable[[str], str]
-) -> dict[tuple[str, str], Sum]:
-    """The sums with the paths of modules folded."""
-    folded: dict[tuple[str, str], Sum] = {}
-    for (path, metric), total in own.items():
-        add_sum(folded.setdefault((fold(path), metric), {}), total)
-    return folded
-
-
-def add_sum(into: Sum, more: Mapping[Any, Any]) -> None:
-    """Add in place."""
-    for monomial, factor in more.items():
-        into[monomial] = into.get(monomial, 0) + factor
 
 
 @dataclass(frozen=True)
@@ -48,7 +22,7 @@ class Order:
 
     @property
     def theta(self) -> str:
-        """As Theta, which holds because no leading coefficient is negative."""
+        """Return the order as Theta, which holds where no leading coefficient is negative."""
         if not self.exact:
             raise CostError("a leading coefficient is negative, so only the O is known")
         return f"Theta({self._sum()}){self._where()}"
@@ -59,25 +33,26 @@ class Order:
     __repr__ = __str__
 
     def _sum(self) -> str:
-        return " + ".join(_words(term, self.names) for term in self.terms)
+        return " + ".join(_written(term, self.names) for term in self.terms)
 
     def _where(self) -> str:
-        said = ", ".join(f"{name} = {what}" for name, what in self.given)
-        return f" where {said}" if said else ""
+        relations = ", ".join(f"{name} = {relation}" for name, relation in self.given)
+        return f" where {relations}" if relations else ""
 
 
 def order_of(
     value: sympy.Expr, names: Sequence[str], given: Mapping[str, Any] | None = None
 ) -> Order:
-    """The order of a sum of monomials, after the relations between sizes are put in."""
+    """Return the order of a formula, after the relations between sizes are put in."""
     names = list(names)
     value = sympy.sympify(value)
     for name, relation in (given or {}).items():
         value = _relate(value, name, relation, names)
         if name not in names:
             names.append(name)
+    relations = tuple((name, str(relation)) for name, relation in (given or {}).items())
     if value == 0:
-        return Order((sympy.S.Zero,), _said(given), tuple(names))
+        return Order((sympy.S.Zero,), relations, tuple(names))
     powers: dict[tuple[Any, ...], Any] = {}
     for term in sympy.Add.make_args(sympy.expand(value)):
         key = tuple(_power(term, name) for name in names)
@@ -86,12 +61,12 @@ def order_of(
     leading.sort(key=lambda p: _rank(p))
     symbols = [sympy.Symbol(name) for name in names]
     terms = tuple(sympy.prod([s**e for s, e in zip(symbols, p, strict=True)]) for p in leading)
-    return Order(terms, _said(given), tuple(names), all(powers[p] > 0 for p in leading))
+    return Order(terms, relations, tuple(names), all(powers[p] > 0 for p in leading))
 
 
 def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sympy.Expr:
-    """Put `name = relation` in: a product of present sizes becomes `name`, else `name` goes."""
-    local = {each: sympy.Symbol(each) for each in names}
+    """Return the formula with a product replaced by `name`, or with `name` replaced by it."""
+    local = {size: sympy.Symbol(size) for size in names}
     right = _parsed(name, relation, local)
     left = sympy.Symbol(name)
     factors = right.as_powers_dict()
@@ -116,7 +91,7 @@ def _relate(value: sympy.Expr, name: str, relation: Any, names: list[str]) -> sy
 def _parsed(name: str, relation: Any, local: dict[str, Any]) -> Any:
     try:
         right = sympy.parse_expr(str(relation), local_dict=local)
-    except Exception:  # it runs as Python does, so anything may come
+    except Exception:  # sympy evaluates it as Python, so anything may be raised
         right = None
     if not isinstance(right, sympy.Expr) or not name.isidentifier():
         raise CostError(
@@ -126,7 +101,7 @@ def _parsed(name: str, relation: Any, local: dict[str, Any]) -> Any:
 
 
 def _power(term: Any, name: str) -> Any:
-    """The power of a size in a term; floors and minima grow as what is in them."""
+    """Return the power of a size in a term; a floor or a minimum grows as its arguments do."""
     symbol = sympy.Symbol(name)
     if not term.has(symbol):
         return sympy.S.Zero
@@ -140,12 +115,10 @@ def _growth(base: sympy.Expr, symbol: sympy.Symbol) -> Any:
         return sympy.S.Zero
     if isinstance(base, sympy.floor | sympy.ceiling):
         return max(_power(t, symbol.name) for t in sympy.Add.make_args(base.args[0].expand()))
-    if isinstance(base, sympy.Max):
-        return max(_power(each, symbol.name) for each in base.args)
+    if isinstance(base, sympy.Max | sympy.Add):
+        return max(_power(arg, symbol.name) for arg in base.args)
     if isinstance(base, sympy.Min):
-        return min(_power(each, symbol.name) for each in base.args)
-    if isinstance(base, sympy.Add):
-        return max(_power(each, symbol.name) for each in base.args)
+        return min(_power(arg, symbol.name) for arg in base.args)
     return sympy.S.One if not isinstance(base, sympy.Mod) else sympy.S.Zero
 
 
@@ -154,20 +127,16 @@ def _outgrows(bigger: tuple[Any, ...], smaller: tuple[Any, ...]) -> bool:
 
 
 def _rank(powers: tuple[Any, ...]) -> Any:
-    """Few sizes first, then high powers, of the later sizes before the earlier ones."""
+    """Return the sort key of a term: few sizes first, then high powers, later sizes first."""
     highest = max(powers, default=0)
     place = max((i for i, p in enumerate(powers) if p == highest), default=0)
     return sum(p != 0 for p in powers), -highest, -place, tuple(-p for p in powers)
 
 
-def _words(term: sympy.Expr, names: Sequence[str]) -> str:
-    found = []
+def _written(term: sympy.Expr, names: Sequence[str]) -> str:
+    factors = []
     for name in names:
         power = _power(term, name)
         if power != 0:
-            found.append(name if power == 1 else f"{name}^{power}")
-    return " ".join(found) or ("0" if term == 0 else "1")
-
-
-def _said(given: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(relation)) for name, relation in (given or {}).items())
+            factors.append(name if power == 1 else f"{name}^{power}")
+    return " ".join(factors) or ("0" if term == 0 else "1")

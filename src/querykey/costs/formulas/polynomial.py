@@ -1,8 +1,8 @@
-"""Exact interpolation: a polynomial in several sizes from whole numbers counted at some of them.
+"""Exact interpolation: the polynomial in several sizes through counts at some of them.
 
-The sizes are taken one after the other. What is known of the first ones (which monomials occur)
-says how many points the next one needs, so that few points are evaluated where few monomials occur.
-Every point beyond those that the coefficients need is held out, and must come out exactly.
+The sizes are taken one after the other. The monomials that occur in the first sizes say how many
+points the next size needs, so few points are evaluated where few monomials occur. Every point that
+the coefficients do not need is held out, and the polynomial must predict its counts exactly.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Point = tuple[int, ...]
 Powers = tuple[int, ...]
 Values = Mapping[Any, int]
 
-CONFIRMATIONS = 2  # points beyond the degree at which one size must already be predicted
+CONFIRMATIONS = 2  # so many further values of one size must be predicted
 
 
 class NotPolynomialError(ValueError):
-    """The counts are no polynomial in a size over the values tried."""
+    """Says in which size the counts are no polynomial, over which values."""
 
     def __init__(self, name: str, values: Sequence[int], why: str):
         super().__init__(f"{why} in `{name}` over {min(values)} to {max(values)}")
@@ -32,7 +32,7 @@ class NotPolynomialError(ValueError):
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients per counted thing, over shared monomials, and how well they are founded."""
+    """Coefficients by what was counted, over shared monomials; and how many points support them."""
 
     powers: list[Powers]
     coefficients: dict[Hashable, list[Fraction]]
@@ -41,7 +41,7 @@ class Fit:
 
 
 class Fitter:
-    """Evaluates points once each, and finds the polynomial they lie on."""
+    """Evaluates points, each once, and finds the polynomial through them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Fitter:
         self._random = random.Random(0)
 
     def fit(self) -> Fit:
-        """The polynomial, or NotPolynomialError with the size that spoils it."""
+        """Return the polynomial, or raise NotPolynomialError with a size in which there is none."""
         for start in (0, 2):
             powers: list[Powers] = [tuple(0 for _ in self.names)]
             for place in range(len(self.names)):
@@ -63,15 +63,14 @@ class Fitter:
             fit = self._solve(powers)
             if fit is not None:
                 return fit
-            # Terms may cancel at one place: begin once more at another.
+            # Terms may cancel at the first values: begin once more at others.
             self.values = [[*values[start + 2 :], *values[: start + 2]] for values in self.values]
-        where = self.names[-1]
         raise NotPolynomialError(
-            where, sorted(self.values[-1]), "held-out counts lie on no polynomial"
+            self.names[-1], sorted(self.values[-1]), "held-out counts lie on no polynomial"
         )
 
     def at(self, point: Point) -> Values:
-        """The counts at a point."""
+        """Return the counts at a point, evaluated once."""
         if point not in self.seen:
             self.seen[point] = self.evaluate(dict(zip(self.names, point, strict=True)))
         return self.seen[point]
@@ -79,34 +78,34 @@ class Fitter:
     def _base(self) -> Point:
         return tuple(values[0] for values in self.values)
 
-    def _print(self, point: Point) -> int:
-        """All counts in one number, with weights that no cancellation will meet."""
+    def _digest(self, point: Point) -> int:
+        """Return one number made of all counts, with weights so that no two counts cancel."""
         return sum(n * (1 + zlib.crc32(repr(k).encode())) for k, n in self.at(point).items())
 
     def _extend(self, known: list[Powers], place: int) -> list[Powers]:
-        """The monomials in the sizes up to `place`, from those in the sizes before it."""
+        """Return the monomials in the sizes up to `place`, from those in the sizes before it."""
         shift, degree = self._degree(place)
         rows = self._points(known, place)
         slices = []
         for value in self.values[place][: degree + 1]:
-            prints = [Fraction(self._print(_put(row, place, value))) for row in rows]
-            solved = solve([[_monomial(p, row) for p in known] for row in rows], [prints])[0]
+            digests = [Fraction(self._digest(_put(row, place, value))) for row in rows]
+            solved = solve([[_monomial(p, row) for p in known] for row in rows], [digests])[0]
             slices.append([c * Fraction(value) ** shift for c in solved])
-        found = []
+        extended = []
         for index, powers in enumerate(known):
-            line = [each[index] for each in slices]
+            line = [coefficients[index] for coefficients in slices]
             for power, c in enumerate(_newton(self.values[place][: degree + 1], line)):
                 if c != 0:
-                    found.append(_put(powers, place, power - shift))
-        return found or [tuple(0 for _ in self.names)]
+                    extended.append(_put(powers, place, power - shift))
+        return extended or [tuple(0 for _ in self.names)]
 
     def _degree(self, place: int) -> tuple[int, int]:
-        """(shift, degree): value^shift times the counts has this degree in one size."""
+        """Return (shift, degree): value^shift times the counts has this degree in one size."""
         values, base = self.values[place], self._base()
         reached: list[int] = []
         for value in values:
-            reached.append(self._print(_put(base, place, value)))
-            for shift in (0, 1):  # the second for costs with the size below the line
+            reached.append(self._digest(_put(base, place, value)))
+            for shift in (0, 1):  # 1 for costs that are divided by the size
                 line = [Fraction(n) * v**shift for n, v in zip(reached, values, strict=False)]
                 differences = _differences(values[: len(line)], line)
                 degree = max((i for i, d in enumerate(differences) if d != 0), default=0)
@@ -115,7 +114,7 @@ class Fitter:
         raise NotPolynomialError(self.names[place], values, "the counts are no polynomial")
 
     def _points(self, known: list[Powers], place: int) -> list[Point]:
-        """Points in the sizes before `place` at which the known monomials are independent."""
+        """Return points in the sizes before `place` that make the known monomials independent."""
         base, rows, matrix = self._base(), [], []
         grids = [self.values[i] for i in range(place)]
         for head in self._candidates(grids):
@@ -132,14 +131,14 @@ class Fitter:
         )
 
     def _candidates(self, grids: list[list[int]]) -> list[Point]:
-        """Points to choose from: those already evaluated, then a shuffled grid."""
+        """Return points to choose from: those already evaluated, then a shuffled grid."""
         old = [p[: len(grids)] for p in self.seen]
         total = list(itertools.islice(itertools.product(*(g[:6] for g in grids)), 4096))
         self._random.shuffle(total)
         return [*dict.fromkeys([*old, *total])]
 
     def _solve(self, powers: list[Powers]) -> Fit | None:
-        """Coefficients for everything counted, or None where a held-out point is missed."""
+        """Return the coefficients of all counts, or None where a held-out point is missed."""
         self.at(tuple(max(values) for values in self.values))
         if self.names:
             self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
@@ -163,7 +162,7 @@ class Fitter:
 
 
 def solve(matrix: list[list[Fraction]], right: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Solve the square system for several right sides, exactly."""
+    """Return the exact solutions of a square linear system for several right-hand sides."""
     size = len(matrix)
     rows = [[*row, *(side[i] for side in right)] for i, row in enumerate(matrix)]
     for column in range(size):
@@ -205,16 +204,16 @@ def _monomial(powers: Powers, point: Point) -> Fraction:
 
 
 def _differences(xs: Sequence[int], ys: Sequence[Fraction]) -> list[Fraction]:
-    """Newton's divided differences: the last that is not 0 is the degree."""
-    table, found = list(ys), [ys[0]]
+    """Return Newton's divided differences; the last that is not 0 gives the degree."""
+    table, differences = list(ys), [ys[0]]
     for order in range(1, len(xs)):
         table = [(table[i + 1] - table[i]) / (xs[i + order] - xs[i]) for i in range(len(table) - 1)]
-        found.append(table[0])
-    return found
+        differences.append(table[0])
+    return differences
 
 
 def _newton(xs: Sequence[int], ys: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients by power of the polynomial through the points."""
+    """Return the coefficients, by power, of the polynomial through the points."""
     result: list[Any] = [Fraction(0)] * len(xs)
     basis = [Fraction(1)]
     for i, difference in enumerate(_differences(xs, ys)):

@@ -1,4 +1,4 @@
-"""Where a formula holds: conditions on the sizes, as a person would write them."""
+"""The range in which a formula holds: conditions on the sizes, as a person writes them."""
 
 from __future__ import annotations
 
@@ -12,100 +12,99 @@ import numpy as np
 import sympy
 from sympy.core.relational import Relational
 
-MIXED = (*range(2, 18), 31, 32, 64, 100, 128, 1000, 1024, 4099, 10**6)  # of several sizes
-MOST = 1 << 40  # a condition that holds up to here is none
-EVERY = 1 << 21  # up to here, sizes can be tried one by one
-FAR = 5000  # where to look for sizes that break a condition
-FEW = 10  # so many of them, near and far
-ROUNDING = 1e-7  # of a quotient, far below what one of whole numbers up to EVERY can have
+GRID = (*range(2, 18), 31, 32, 64, 100, 128, 1000, 1024, 4099, 10**6)  # for several sizes
+MOST = 1 << 40  # a condition that holds for all sizes up to here is dropped
+EVERY = 1 << 21  # at most so many sizes are tried one by one
+FAR = 5000  # sizes that break a condition are looked for up to here
+FEW = 10  # so many are tried near, and so many far away
+ROUNDING = 1e-7  # less than two quotients of whole numbers up to EVERY can differ
 
 
 @dataclass(frozen=True)
-class Valid:
-    """Conditions that must all hold; `holds(seq=100)` tries them."""
+class Validity:
+    """Conditions that must all hold; `holds(seq=100)` evaluates them."""
 
     conditions: tuple[sympy.Basic, ...] = ()
 
     @staticmethod
-    def of(guards: Sequence[Any], hints: Mapping[str, int]) -> Valid:
-        """From what torch concluded while it ran at `hints`."""
-        found: dict[sympy.Basic, None] = {}
+    def of(guards: Sequence[Any], hints: Mapping[str, int]) -> Validity:
+        """Return the conditions among torch's guards of a pass that ran at `hints`."""
+        conditions: dict[sympy.Basic, None] = {}
         for guard in guards:
             names = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
             if not names or not all(symbol.name in hints for symbol in names):
                 continue
             if len(names) == 1:
                 for condition in _of_one(guard, names[0], hints[names[0].name]):
-                    found[condition] = None
-            elif not _true_at(guard, names, _mixed(guard, names)).all():
-                found[guard] = None
-        return Valid(tuple(_strongest(list(found))))
+                    conditions[condition] = None
+            elif not _true_at(guard, names, _grid(guard, names)).all():
+                conditions[guard] = None
+        return Validity(tuple(_strongest(list(conditions))))
 
     @staticmethod
-    def least(sizes: Mapping[str, int]) -> Valid:
-        """From these sizes on."""
-        return Valid(tuple(sympy.Symbol(name) >= size for name, size in sizes.items()))
+    def least(sizes: Mapping[str, int]) -> Validity:
+        """Return the condition that no size is below these."""
+        return Validity(tuple(sympy.Symbol(name) >= size for name, size in sizes.items()))
 
     @staticmethod
-    def most(sizes: Mapping[str, Any]) -> Valid:
-        """Up to these sizes."""
-        return Valid(tuple(sympy.Symbol(name) <= size for name, size in sizes.items()))
+    def most(sizes: Mapping[str, Any]) -> Validity:
+        """Return the condition that no size is above these."""
+        return Validity(tuple(sympy.Symbol(name) <= size for name, size in sizes.items()))
 
     @staticmethod
-    def multiples(steps: Mapping[str, int]) -> Valid:
-        """Multiples of these numbers."""
-        found = (sympy.Eq(sympy.Symbol(name) % step, 0) for name, step in steps.items())
-        return Valid(tuple(found))
+    def multiples(steps: Mapping[str, int]) -> Validity:
+        """Return the condition that the sizes are multiples of these numbers."""
+        return Validity(tuple(sympy.Eq(sympy.Symbol(n) % step, 0) for n, step in steps.items()))
 
-    def also(self, other: Valid) -> Valid:
-        """Both."""
-        return Valid(tuple(_strongest([*self.conditions, *other.conditions])))
+    def also(self, other: Validity) -> Validity:
+        """Return the conditions of both."""
+        return Validity(tuple(_strongest([*self.conditions, *other.conditions])))
 
     def upper_bounds(self) -> dict[str, int]:
-        """The sizes that may not be larger than some number."""
+        """Return the upper bound of every size that has one."""
         bounds: list[Any] = [c for c in self.conditions if _is_upper(c)]
         return {str(bound.lhs): int(bound.rhs) for bound in bounds}
 
     def lower_bound(self, name: str) -> int:
-        """The least that a size may be."""
-        found: list[Any] = [c for c in self.conditions if isinstance(c, sympy.Ge) and _is_bound(c)]
-        return max((int(c.rhs) for c in found if str(c.lhs) == name), default=1)
+        """Return the least value that a size may have."""
+        bounds: list[Any] = [c for c in self.conditions if isinstance(c, sympy.Ge) and _is_bound(c)]
+        return max((int(bound.rhs) for bound in bounds if str(bound.lhs) == name), default=1)
 
     def unbounded(self) -> tuple[sympy.Basic, ...]:
-        """The conditions that are no bounds, such as `t % 128 != 0`."""
+        """Return the conditions that are no bounds, such as `t % 128 != 0`."""
         return tuple(c for c in self.conditions if not _is_bound(c))
 
-    def without(self, *conditions: sympy.Basic) -> Valid:
-        """The same without some of the conditions."""
-        return Valid(tuple(c for c in self.conditions if c not in conditions))
+    def without(self, *conditions: sympy.Basic) -> Validity:
+        """Return the others of the conditions."""
+        return Validity(tuple(c for c in self.conditions if c not in conditions))
 
     def breaking(self, condition: Any, hints: Mapping[str, int]) -> list[dict[str, int]]:
-        """Sizes that break one condition and no other: small ones, and one far away."""
+        """Return sizes that break one condition and no other: small ones, and a large one."""
         names = sorted(condition.free_symbols, key=lambda symbol: symbol.name)
-        grid = _mixed(condition, names) if len(names) > 1 else np.arange(2, FAR)[:, None]
+        grid = _grid(condition, names) if len(names) > 1 else np.arange(2, FAR)[:, None]
         grid = grid[(grid < FAR).all(axis=1)]
         bad = sorted(grid[~_true_at(condition, names, grid)].tolist(), key=math.prod)
-        points = [{**hints, **dict(zip(map(str, names), each, strict=True))} for each in bad]
+        points = [{**hints, **dict(zip(map(str, names), row, strict=True))} for row in bad]
         rest = self.without(condition)
         near = [p for p in points[:FEW] if not rest.broken(p)]
         far = [p for p in points[-FEW:] if not rest.broken(p)]
         return [*near[:2], *far[-1:]]
 
     def broken(self, sizes: Mapping[str, Any]) -> list[sympy.Basic]:
-        """The conditions that do not hold at these sizes."""
+        """Return the conditions that do not hold at these sizes."""
         values: Any = {sympy.Symbol(name): size for name, size in sizes.items()}
-        return [each for each in self.conditions if _truth(each, values) == sympy.false]
+        return [c for c in self.conditions if _truth(c, values) == sympy.false]
 
     def holds(self, **sizes: int) -> bool:
-        """Whether every condition holds."""
+        """Return whether every condition holds at these sizes."""
         return not self.broken(sizes)
 
     def __str__(self) -> str:
-        return ", ".join(written(each) for each in self.conditions) or "every size"
+        return ", ".join(written(condition) for condition in self.conditions) or "every size"
 
 
 def written(condition: Any) -> str:
-    """Return a condition as Python has it."""
+    """Return a condition as Python writes it, such as `t % 128 != 0`."""
     signs = {sympy.Eq: "==", sympy.Ne: "!="}
     if type(condition) not in signs:
         return str(condition)
@@ -124,7 +123,7 @@ def _truth(condition: Any, sizes: Mapping[Any, Any]) -> Any:
 
 
 def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
-    """A condition on one size: as bounds where it holds between two sizes, else as it is."""
+    """Return a guard on one size as bounds where it holds between two sizes, else as it is."""
     if _truth(guard, {symbol: hint}) != sympy.true:
         return []
     turns = _turns(guard, symbol)
@@ -147,7 +146,7 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
 
 
 def _turns(guard: Any, symbol: sympy.Symbol) -> list[int] | None:
-    """The sizes at which a relation of polynomials may change, None where it is none."""
+    """Return the sizes at which a relation of polynomials may turn, None for other guards."""
     if not isinstance(guard, Relational):
         return None
     left: Any = guard.lhs
@@ -160,23 +159,23 @@ def _turns(guard: Any, symbol: sympy.Symbol) -> list[int] | None:
 
 
 def _period(guard: Any) -> int:
-    """The size from which on a condition with floors and remainders says nothing new."""
-    numbers = [each for each in guard.atoms(sympy.Rational) if each != 0]
+    """Return a size beyond which a guard with floors and remainders repeats itself."""
+    numbers = [number for number in guard.atoms(sympy.Rational) if number != 0]
     steps = [int(n.q) for n in numbers]
     steps += [int(m.args[1]) for m in guard.atoms(sympy.Mod) if m.args[1].is_Integer]
     return (max((abs(int(n.p)) for n in numbers), default=1) + 2) * math.lcm(*steps)
 
 
-def _mixed(guard: Any, names: Sequence[sympy.Symbol]) -> np.ndarray:
-    """Choices of several sizes, near and far, and around the numbers in a condition."""
+def _grid(guard: Any, names: Sequence[sympy.Symbol]) -> np.ndarray:
+    """Return choices of several sizes: small, large, and around the numbers in a guard."""
     own = {int(n) + step for n in guard.atoms(sympy.Integer) for step in (-1, 0, 1)}
-    values = sorted({*MIXED, *(n for n in own if 1 < n < MOST)})
+    values = sorted({*GRID, *(n for n in own if 1 < n < MOST)})
     values = values if len(names) < 4 else values[::6]
     return np.array(list(itertools.product(values, repeat=len(names))))
 
 
 def _true_at(guard: Any, names: Sequence[sympy.Symbol], sizes: np.ndarray) -> np.ndarray:
-    """Whether a condition holds at each of many choices of sizes, one per row."""
+    """Return for each row of sizes whether a guard holds there."""
     exact = {
         "floor": lambda value: np.floor(value + ROUNDING),
         "ceiling": lambda value: np.ceil(value - ROUNDING),
@@ -184,7 +183,7 @@ def _true_at(guard: Any, names: Sequence[sympy.Symbol], sizes: np.ndarray) -> np
     try:
         with np.errstate(all="ignore"):
             true = sympy.lambdify(names, guard, [exact, "numpy"])(*sizes.T.astype(float))
-    except Exception:  # a function that NumPy lacks: by no choice is it known to hold
+    except Exception:  # NumPy lacks a function of it, so no choice is known to satisfy it
         true = False
     return np.broadcast_to(true, len(sizes)).astype(bool)
 
@@ -199,15 +198,15 @@ def _is_upper(condition: Any) -> bool:
 
 
 def _strongest(conditions: list[Any]) -> list[Any]:
-    """Keep the tightest lower and upper bound of each size."""
+    """Return the conditions with only the tightest bounds of each size."""
     kept: dict[Any, Any] = {}
-    for each in conditions:
-        bound = isinstance(each, sympy.Ge | sympy.Le) and each.rhs.is_Integer
-        key = (type(each), each.lhs) if bound else each
+    for condition in conditions:
+        bound = isinstance(condition, sympy.Ge | sympy.Le) and condition.rhs.is_Integer
+        key = (type(condition), condition.lhs) if bound else condition
         if key not in kept or not bound:
-            kept[key] = each
-        elif isinstance(each, sympy.Ge):
-            kept[key] = max(kept[key], each, key=lambda c: int(c.rhs))
+            kept[key] = condition
+        elif isinstance(condition, sympy.Ge):
+            kept[key] = max(kept[key], condition, key=lambda c: int(c.rhs))
         else:
-            kept[key] = min(kept[key], each, key=lambda c: int(c.rhs))
+            kept[key] = min(kept[key], condition, key=lambda c: int(c.rhs))
     return list(kept.values())

@@ -1,0 +1,135 @@
+"""Check symbolic formulas by counts at concrete sizes, and widen their range where these agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import sympy
+
+from querykey.costs.counting.passes import PassOptions
+from querykey.costs.formulas.concrete import ConcreteCounter
+from querykey.costs.formulas.formula_set import DisagreeError, FormulaSet, compare_engines
+from querykey.costs.formulas.symbolic import symbolic
+from querykey.costs.formulas.validity import MOST, Validity, written
+from querykey.costs.inputs import CostError
+from querykey.costs.measured_model import MeasuredModel
+
+QUICK = 300  # a pass of fewer operations is checked at more points
+NEAR_BOUND = 4096  # sizes beyond a bound are tried where the bound is at most this
+BRANCHES = 8  # at most so many branches are tried
+
+
+def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
+    """Count at sizes away from those of the symbolic pass, and raise where anything differs."""
+    counter = ConcreteCounter(measured, options)
+    points = _points(measured, formulas)
+    for point in points:
+        wrong = formulas.difference(counter(point), point)
+        if wrong:
+            raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
+    if measured.names:
+        formulas.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
+        if formulas.derivation.operations < QUICK:
+            check_at_one(measured, options, formulas)
+        else:
+            formulas.notes.append("sizes of 1 were not tried, where costs may differ")
+
+
+def check_at_one(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
+    """Count where sizes are 1, as copies and broadcasts can disappear there; note differences."""
+    counter = ConcreteCounter(measured, options)
+    named = [name for name in measured.names if name not in measured.hyper]
+
+    def wrong_at_one(names: Sequence[str]) -> str:
+        point = {**measured.base(), **dict.fromkeys(names, 1)}
+        return "" if formulas.valid.broken(point) else formulas.difference(counter(point), point)
+
+    try:
+        together = wrong_at_one(named) if named else ""
+        alone = {name: wrong_at_one([name]) for name in named} if together else {}
+    except CostError:
+        formulas.notes.append("the model does not run where every size is 1")
+        return
+    differing = {name: wrong for name, wrong in alone.items() if wrong}
+    # Costs may differ only where several sizes are 1 at once.
+    differing = differing or ({", ".join(named): together} if together else {})
+    for names, wrong in differing.items():
+        if any(word in wrong for word in ("(forward", "(backward")):
+            least = Validity.least(dict.fromkeys(names.split(", "), 2))
+            formulas.valid = formulas.valid.also(least)
+        else:
+            formulas.notes.append(f"costs differ where {names} is 1: {wrong}")
+
+
+def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
+    """Drop the conditions of branches beyond which the model costs the same."""
+    counter = ConcreteCounter(measured, options, never_run=True)
+
+    def same_at(point: Mapping[str, int]) -> bool:
+        try:
+            return not formulas.difference(counter(point), point)
+        except CostError:  # the size is too large for the model
+            return False
+
+    for name in formulas.valid.upper_bounds():
+        for _ in range(BRANCHES):
+            most = formulas.valid.upper_bounds().get(name, MOST)
+            wider = most <= NEAR_BOUND and _beyond(measured, options, formulas, name, same_at)
+            if not wider:
+                break
+            formulas.valid = wider
+            note = f"the model branches at {name} <= {most}, and costs the same beyond"
+            formulas.notes.append(note)
+    stated = Validity.multiples(measured.steps).conditions
+    for condition in [c for c in formulas.valid.unbounded() if c not in stated][:BRANCHES]:
+        points = formulas.valid.breaking(condition, formulas.derivation.hints)
+        if points and all(map(same_at, points)):
+            formulas.valid = formulas.valid.without(condition)
+            note = f"the model branches at {written(condition)}, and costs the same elsewhere"
+            formulas.notes.append(note)
+
+
+def _beyond(
+    measured: MeasuredModel,
+    options: PassOptions,
+    formulas: FormulaSet,
+    name: str,
+    same_at: Callable[[Mapping[str, int]], bool],
+) -> Validity | None:
+    """Return the range without the upper bound of a size, where the model costs the same beyond.
+
+    The sizes beyond are traced too, because they may have bounds of their own.
+    """
+    how = formulas.derivation
+    most = formulas.valid.upper_bounds()[name]
+    rest = formulas.valid.without(sympy.Symbol(name) <= most)
+    for size in (2 * most + 1, most + 1):
+        point = {**how.hints, name: size}
+        if rest.broken(point) or not same_at(point):
+            continue
+        at = {n: s for n, s in point.items() if n not in measured.hyper}
+        try:
+            there = symbolic(measured, options, copy_layers=how.copied, at=at)
+            compare_engines(formulas, there, measured.fold)
+        except CostError:
+            continue
+        least = there.valid.lower_bound(name)
+        if least <= most + 1:
+            return rest.also(there.valid.without(sympy.Symbol(name) >= least))
+    return None
+
+
+def _points(measured: MeasuredModel, formulas: FormulaSet) -> list[dict[str, int]]:
+    """Return concrete sizes within the range of the formula, away from the symbolic pass's."""
+    base, steps = formulas.derivation.hints, measured.steps
+    shifts = [(8, 3), (-2, 1)] if formulas.derivation.operations < QUICK else [(2, 1)]
+    points = []
+    for shift, step in shifts:
+        moved = (
+            (n, s, (shift + step * i) * steps.get(n, 1)) for i, (n, s) in enumerate(base.items())
+        )
+        point = {n: max(2, s + by) for n, s, by in moved}
+        while formulas.valid.broken(point) and point != base:
+            point = {n: (s + base[n]) // 2 if s > base[n] else base[n] for n, s in point.items()}
+        points.append(point)
+    return points[: 1 if not measured.names else None]

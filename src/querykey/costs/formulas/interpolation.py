@@ -1,0 +1,49 @@
+"""The interpolating engine: a polynomial through counts at concrete sizes, solved exactly."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from querykey.costs.counting.passes import PassOptions
+from querykey.costs.formulas.concrete import ConcreteCounter
+from querykey.costs.formulas.formula_set import Derivation, FormulaSet, RefusedError
+from querykey.costs.formulas.polynomial import Fitter, NotPolynomialError
+from querykey.costs.measured_model import MeasuredModel
+from querykey.costs.sums import Key, Sum
+
+
+def interpolated(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
+    """Return the polynomials through the counts, tested at points that were held out."""
+    counter = ConcreteCounter(measured, options)
+    try:
+        fit = Fitter(counter, measured.names, measured.values).fit()
+    except NotPolynomialError as error:
+        raise RefusedError(f"{error}; say where with near={{'{error.name}': SIZE}}") from error
+    symbols = [sympy.Symbol(name) for name in measured.names]
+    monomials = [
+        sympy.prod(s**p for s, p in zip(symbols, powers, strict=True)) for powers in fit.powers
+    ]
+    own: dict[Key, Sum] = {}
+    params: dict[str, Sum] = {}
+    for key, coefficients in fit.coefficients.items():
+        path, metric = key  # type: ignore[misc]
+        total = {m: _number(c) for m, c in zip(monomials, coefficients, strict=True) if c != 0}
+        if metric == "params":
+            params[path] = total
+        else:
+            own[path, metric] = total
+    notes = []
+    if measured.names:
+        ranges = ", ".join(f"{n} {min(v)} to {max(v)}" for n, v in measured.values.items())
+        notes.append(f"fitted to {fit.evaluated} counts at sizes {ranges}, {fit.held_out} held out")
+    if counter.ran:
+        notes.append("counted by running it: what it does depends on values")
+    derivation = Derivation("interpolation", ran=counter.ran, loops=len(counter.operations) > 1)
+    return FormulaSet(own, params, counter.unknown, derivation, notes=notes)
+
+
+def _number(value: Fraction) -> Any:
+    return int(value) if value.denominator == 1 else sympy.Rational(*value.as_integer_ratio())
