@@ -1,7 +1,6 @@
 """Honest edges: what has no formula is listed, what is baked in is found, what branches is told."""
 
 import math
-import sys
 from contextlib import contextmanager
 
 import pytest
@@ -10,8 +9,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 import querykey as qk
-from querykey.costs.formulas import checking
-from querykey.costs.private import Symbols, symbolic_shapes
+from querykey.costs import private
+from querykey.costs.formulas import checking, extrapolation, symbolic
 
 
 class Loop(nn.Module):
@@ -255,16 +254,9 @@ def test_sizes_that_must_divide_can_be_said():
         report.at(n=2, t=13)
 
 
-@pytest.fixture
-def _torch_without_symbols(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch._dynamo.source", None)  # importing it fails
-    symbolic_shapes.cache_clear()
-    yield
-    symbolic_shapes.cache_clear()
-
-
-@pytest.mark.usefixtures("_torch_without_symbols")
-def test_interpolation_serves_alone_where_symbols_cannot_load():
+def test_interpolation_serves_alone_where_symbols_cannot_load(monkeypatch):
+    for module in (private, symbolic, extrapolation):
+        monkeypatch.setattr(module, "symbolic_shapes", lambda: None)
     report = qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6))
     assert report.engine == "interpolation"
     assert str(report.flops.forward) == "120*n*t"
@@ -272,8 +264,8 @@ def test_interpolation_serves_alone_where_symbols_cannot_load():
 
 
 def test_a_disagreement_of_the_engines_is_an_error(monkeypatch):
-    honest = Symbols.plain
-    monkeypatch.setattr(Symbols, "plain", lambda self, e: honest(self, e) * 2)
+    honest = private.Symbols.plain
+    monkeypatch.setattr(private.Symbols, "plain", lambda self, e: honest(self, e) * 2)
     with pytest.raises(qk.CostError, match="the two engines disagree: at n="):
         qk.cost(nn.Linear(6, 10), qk.array("n", "t", 6))
     with pytest.raises(qk.CostError, match="the two engines disagree about"):

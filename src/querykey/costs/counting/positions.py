@@ -15,22 +15,10 @@ import torch
 ONES = {"aten.ones", "aten.ones_like", "aten.new_ones"}
 # Operations that keep all positions; a slice does so too where it goes to the end.
 KEEPING = {
-    f"aten.{name}"
-    for name in [
-        "_to_copy",
-        "clone",
-        "repeat",
-        "detach",
-        "alias",
-        "view",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "transpose",
-        "permute",
-        "_unsafe_view",
-    ]
-}
+    "aten._to_copy", "aten.clone", "aten.repeat", "aten.detach", "aten.alias", "aten.view",
+    "aten.expand", "aten.unsqueeze", "aten.squeeze", "aten.transpose", "aten.permute",
+    "aten._unsafe_view",
+}  # fmt: skip
 END = 2**62
 
 
