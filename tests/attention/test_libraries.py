@@ -12,7 +12,7 @@ from querykey.attention.masks import Causal, Documents, Padding, Window
 from querykey.attention.mechanisms import Argmax, Kernel, Softmax
 from querykey.attention.positions import ALiBi, Buckets, Rotary
 from querykey.attention.reference import attend
-from querykey.attention.state import empty_state, extend
+from querykey.attention.decoding.extend import empty_state, extend
 
 rng = np.random.default_rng(0)
 Q, K, V = (rng.standard_normal((2, heads, 7, 5)) * 0.5 for heads in (4, 2, 2))
@@ -35,7 +35,8 @@ MECHANISMS = [
 ALONE = """
 import sys
 import numpy as np
-from querykey.attention import grids, heads, positions, reference, state
+from querykey.attention import grids, heads, positions, reference
+from querykey.attention.decoding import extend as state
 from querykey.attention.masks import Causal, Padding
 from querykey.attention.mechanisms import Softmax
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querykey.attention.caches import Ways
+from querykey.attention.decoding.growing import Ways
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import (
     FULL,
@@ -27,7 +27,7 @@ from querykey.attention.masks import (
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
 from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend
-from querykey.attention.state import Growing, Recurrent, Sliding, empty_state, extend
+from querykey.attention.decoding.extend import Growing, Recurrent, Sliding, empty_state, extend
 from querykey.shapes import ShapeError
 
 D, M, HEADS, KV_HEADS = 5, 3, 6, 2

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import querykey as qk
 from querykey.backends import triton
 from querykey.backends.dispatch import BackendError
-from querykey.backends.request import Request
+from querykey.backends.backend import Request
 
 T, KERNEL = 33, qk.Kernel(qk.Quadratic(), scale=0.3)
 REAL = torch.arange(T) < torch.tensor([[T], [20]])
@@ -244,7 +244,7 @@ def test_a_long_ragged_prompt_is_taken_in_by_chunks_as_by_the_equation():
     real = torch.ones(2, tokens, dtype=torch.bool)
     real[0, 250:], real[1, :40] = False, False
     found = []
-    for way in (qk.extend, qk.attention.state.extend):
+    for way in (qk.extend, qk.attention.decoding.extend.extend):
         state = qk.empty_state(KERNEL, batch=2, kv_heads=2, key_dim=5, value_dim=5)
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
         out, state = way(*inputs, state, real)

@@ -11,8 +11,9 @@ import warnings
 import torch
 from tests.backends.triton_driver import POLYNOMIAL, QUADRATIC, SCALE, TAYLOR, poison
 
-from querykey.attention import reference, state
-from querykey.attention.caches import Ways
+from querykey.attention import reference
+from querykey.attention.decoding import extend as state
+from querykey.attention.decoding.growing import Ways
 from querykey.attention.features import Polynomial
 from querykey.attention.mechanisms import Kernel
 from querykey.backends.triton import plans, recurrence

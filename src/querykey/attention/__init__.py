@@ -1,7 +1,7 @@
 """What attention IS: small frozen specs and their equations, on any array library."""
 
 from querykey.attention.arrays import Array, library, moved
-from querykey.attention.caches import Recur, Ways, row_numbers
+from querykey.attention.decoding.growing import Recur, Ways, row_numbers
 from querykey.attention.features import (
     EluPlusOne,
     FeatureMap,
@@ -34,8 +34,8 @@ from querykey.attention.masks import (
 from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
 from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary, sinusoids
 from querykey.attention.reference import weighted_sum, weights
-from querykey.attention.rules import And, At, Or, places, split
-from querykey.attention.state import Growing, Recurrent, Sliding, State, empty_state, follow
+from querykey.attention.algebra import And, At, Or, places, split
+from querykey.attention.decoding.extend import Growing, Recurrent, Sliding, State, empty_state, follow
 from querykey.attention.tables import orthogonal_rows
 
 __all__ = [

@@ -18,7 +18,7 @@ from querykey.attention.arrays import (
 from querykey.attention.masks import ArrayMask, Dense, Mask
 from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
 from querykey.attention.positions import Bias
-from querykey.attention.rules import places
+from querykey.attention.algebra import places
 from querykey.shapes import ShapeError, bind
 
 Arrays = dict[str, Array]  # by the names they have in the call

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, library, moved
-from querykey.attention.rules import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
+from querykey.attention.algebra import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
 from querykey.shapes import at_least_one
 
 __all__ = [

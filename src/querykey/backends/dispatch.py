@@ -26,9 +26,9 @@ from querykey.attention import (
     Ways,
     library,
     reference,
-    state,
 )
-from querykey.backends.request import Request
+from querykey.attention.decoding import extend as state
+from querykey.backends.backend import Request
 from querykey.errors import QuerykeyError
 from querykey.words import suggest
 
@@ -100,7 +100,7 @@ def explain(
 def extend(
     q: Array, k: Array, v: Array, state_before: State, real: Any = None, *, bias: Bias | None = None
 ) -> tuple[Array, State]:
-    """Return the outputs of new tokens and the state after them; see `attention.state.extend`."""
+    """Return the outputs of new tokens and the state after them; see `attention.decoding.extend`."""
     ways = Ways(attend, recurrence(q, k, v, state_before) if library(q) == "torch" else None)
     return state.extend(q, k, v, state_before, real, bias=bias, ways=ways)
 

@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from querykey.attention import FULL, ArrayMask, At, Bias, Call, Mask, Softmax
 from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import looked_at
-from querykey.backends.request import Request
+from querykey.backends.backend import Request
 from querykey.backends.sdpa import four_axes
 
 WHY = "torch's FlexAttention, which skips the blocks that the mask leaves out"

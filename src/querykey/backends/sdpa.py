@@ -24,7 +24,7 @@ from querykey.backends.pairs import (
     positions,
     visible,
 )
-from querykey.backends.request import Request
+from querykey.backends.backend import Request
 
 WHY = "torch's fused softmax attention"
 

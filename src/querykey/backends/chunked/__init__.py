@@ -7,7 +7,7 @@ import torch
 from querykey.attention import Kernel, real_keys
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
-from querykey.backends.request import Request
+from querykey.backends.backend import Request
 
 WHY = "kernel attention in chunks: time and memory linear in the tokens"
 

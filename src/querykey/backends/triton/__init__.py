@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from querykey.attention import Documents, Kernel, Mechanism, PowerSeries, moved, real_keys
-from querykey.backends.request import Request
+from querykey.backends.backend import Request
 from querykey.backends.triton import linear
 from querykey.backends.triton.plans import SIZES, SUMMED
 from querykey.backends.triton.recurrence import KINDS, recur

@@ -15,14 +15,14 @@ from typing import Any
 
 from querykey.attention import reference
 from querykey.attention.arrays import Array, described, namespace, widened
-from querykey.attention.caches import Growing, Memory, Sliding, State, Ways
-from querykey.attention.chunks import Chunk, chunk
+from querykey.attention.decoding.growing import Growing, Memory, Sliding, State, Ways
+from querykey.attention.decoding.chunk import Chunk, chunk
 from querykey.attention.heads import repeat_heads
 from querykey.attention.inputs import check_inputs, check_specs
 from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
 from querykey.attention.mechanisms import Kernel, Mechanism
 from querykey.attention.positions import Bias
-from querykey.attention.recurrent import Recurrent
+from querykey.attention.decoding.recurrent import Recurrent
 from querykey.shapes import at_least_one, bind
 
 __all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]

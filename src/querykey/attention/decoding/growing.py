@@ -18,7 +18,7 @@ from querykey.attention.arrays import (
     library,
     namespace,
 )
-from querykey.attention.chunks import Chunk, along_tokens
+from querykey.attention.decoding.chunk import Chunk, along_tokens
 from querykey.attention.masks import Causal, Mask, Padding
 from querykey.attention.mechanisms import Mechanism, Similarity, Softmax
 from querykey.attention.positions import Bias

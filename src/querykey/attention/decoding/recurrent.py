@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 
 from querykey.attention.arrays import Array, constant, device_of, full_precision, namespace, widened
-from querykey.attention.caches import State, Ways, chosen_rows
-from querykey.attention.chunks import Chunk
+from querykey.attention.decoding.growing import State, Ways, chosen_rows
+from querykey.attention.decoding.chunk import Chunk
 from querykey.attention.mechanisms import Kernel
 from querykey.attention.positions import Bias
 from querykey.attention.reference import weighted_sum

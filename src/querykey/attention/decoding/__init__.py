@@ -1,0 +1,1 @@
+"""What decoding must remember, as values that go in and come out of `extend`."""
