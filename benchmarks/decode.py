@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import querykey as qk
-from querykey.attention.decoding.extend import State
+from querykey.attention.decoding.state import State
 from querykey.backends.triton.recurrence import recur
 from querykey.show.table import print_table
 

@@ -120,11 +120,3 @@ def _tuple(words: list[str]) -> str:
 
 def _plural(count: int) -> str:
     return "axis" if count == 1 else "axes"
-
-
-def at_least_one(what: str, count: Any) -> None:
-    """Raise the error that says what must be a whole number above 0."""
-    if not hasattr(count, "__index__"):
-        raise TypeError(f"{what} is a whole number; got {count!r}")
-    if count < 1:
-        raise ValueError(f"{what} is at least 1; got {count}")

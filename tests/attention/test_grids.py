@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests import oracle
 
+from querykey.attention.biases import ALiBi
 from querykey.attention.features import Quadratic
 from querykey.attention.grids import (
     attend_channels,
@@ -16,7 +17,6 @@ from querykey.attention.grids import (
     strided,
 )
 from querykey.attention.mechanisms import Kernel, Softmax
-from querykey.attention.positions import ALiBi
 from querykey.attention.reference import attend
 
 X, Y, U, I = 6, 4, 3, 2  # noqa: E741

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from querykey.attention.biases import ALiBi, Buckets
 from querykey.attention.masks import FULL, Causal, Dense, Documents, Padding, Window
 from querykey.attention.mechanisms import Argmax, Similarity, Softmax
-from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend, weights
 from querykey.shapes import ShapeError
 
@@ -225,8 +225,7 @@ OTHERS = [
         (Q, K, V),
         {"mechanism": "softmax"},
         TypeError,
-        "mechanism wants Softmax(), Argmax(), Kernel(features) or Similarity(function); "
-        "got 'softmax'",
+        "mechanism wants a Mechanism, such as Softmax() or Kernel(Quadratic()); got 'softmax'",
     ),
     (
         (Q, K, V),

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from querykey.attention.biases import ALiBi
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import (
     FULL,
@@ -19,7 +20,6 @@ from querykey.attention.masks import (
     Window,
 )
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
-from querykey.attention.positions import ALiBi
 from querykey.attention.reference import attend, weights
 
 B, H, G, S, D, M = 2, 4, 2, 6, 3, 5

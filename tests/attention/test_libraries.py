@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from querykey.attention.biases import ALiBi, Buckets
+from querykey.attention.decoding.extend import empty_state, extend
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import Causal, Documents, Padding, Window
 from querykey.attention.mechanisms import Argmax, Kernel, Softmax
-from querykey.attention.positions import ALiBi, Buckets, Rotary
+from querykey.attention.positions import Rotary
 from querykey.attention.reference import attend
-from querykey.attention.decoding.extend import empty_state, extend
 
 rng = np.random.default_rng(0)
 Q, K, V = (rng.standard_normal((2, heads, 7, 5)) * 0.5 for heads in (4, 2, 2))
@@ -37,12 +38,13 @@ import sys
 import numpy as np
 from querykey.attention import grids, heads, positions, reference
 from querykey.attention.decoding import extend as state
+from querykey.attention.biases import ALiBi
 from querykey.attention.masks import Causal, Padding
 from querykey.attention.mechanisms import Softmax
 
 x = np.zeros((1, 1, 3, 2))
 mask = Causal() & Padding(np.ones((1, 3), dtype=bool))
-reference.attend(x, x, x, mask=mask, bias=positions.ALiBi(1))
+reference.attend(x, x, x, mask=mask, bias=ALiBi(1))
 memory = state.empty_state(Softmax(), kv_heads=1, key_dim=2, value_dim=2)
 state.extend(x, x, x, memory, real=np.array([[1, 0, 1]]))
 grids.attend_windows(x[..., None, :], x[..., None, :], x[..., None, :], window=(3, 1), shift=(1, 0))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from querykey.attention.biases import ALiBi, Buckets, bucket
 from querykey.attention.masks import Causal
-from querykey.attention.positions import ALiBi, Buckets, Rotary, bucket, learned, sinusoids
+from querykey.attention.positions import Rotary, learned, sinusoids
 from querykey.attention.reference import attend
 
 rng = np.random.default_rng(7)

@@ -9,7 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querykey.attention.decoding.growing import Ways
+from querykey.attention.biases import ALiBi
+from querykey.attention.decoding.extend import empty_state, extend
+from querykey.attention.decoding.growing import Growing
+from querykey.attention.decoding.recurrent import Recurrent
+from querykey.attention.decoding.sliding import Sliding
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import (
     FULL,
@@ -25,9 +29,7 @@ from querykey.attention.masks import (
     Window,
 )
 from querykey.attention.mechanisms import Argmax, Kernel, Similarity, Softmax
-from querykey.attention.positions import ALiBi, Buckets
 from querykey.attention.reference import attend
-from querykey.attention.decoding.extend import Growing, Recurrent, Sliding, empty_state, extend
 from querykey.shapes import ShapeError
 
 D, M, HEADS, KV_HEADS = 5, 3, 6, 2
@@ -214,16 +216,14 @@ def test_a_long_chunk_goes_through_block_by_block(mechanism):
 
 
 def test_gradients_of_a_bias_survive_later_tokens():
-    """Even where attend keeps the very keys and values it was given for its backward."""
+    """Even where the backward pass keeps the very keys and values that the state lets it read."""
     q, k, v = (torch.tensor(x)[:, :KV_HEADS] for x in draw(1, 3))
     table = torch.randn(8, KV_HEADS, dtype=torch.float64, requires_grad=True)
 
-    def plain(q, k, v, bias, **_):
-        return (q @ k.mT + bias.table.sum()).softmax(-1) @ v
-
     state, total = empty(Softmax(), capacity=30, like=k), 0
     for _ in range(3):
-        out, state = extend(q, k, v, state, bias=Buckets(table), ways=Ways(plain))
+        reading, state = state.reading(state.chunk(q, k, v), learning=True)
+        out = (q @ reading.keys.mT + table.sum()).softmax(-1) @ reading.values
         total = total + out.square().sum()
     total.backward()
     assert table.grad is not None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.budget import over_budget
 
 from querykey.attention import reference
+from querykey.attention.biases import ALiBi, Buckets
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import (
     FULL,
@@ -25,7 +26,6 @@ from querykey.attention.masks import (
     Window,
 )
 from querykey.attention.mechanisms import Kernel, Softmax
-from querykey.attention.positions import ALiBi, Buckets
 from querykey.backends import pairs
 from querykey.backends.dispatch import attend
 

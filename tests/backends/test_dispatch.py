@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
 from querykey.backends import triton
-from querykey.backends.dispatch import BackendError
 from querykey.backends.backend import Request
+from querykey.backends.dispatch import BackendError
 
 T, KERNEL = 33, qk.Kernel(qk.Quadratic(), scale=0.3)
 REAL = torch.arange(T) < torch.tensor([[T], [20]])

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import querykey as qk
-from querykey.attention.positions import bucket, sinusoids
+from querykey.attention.biases import bucket
+from querykey.attention.positions import sinusoids
 from querykey.backends.dispatch import BackendError
 from querykey.nn import AttentionConfig, MultiHeadAttention
 
@@ -308,7 +309,7 @@ def test_bytes_of_a_state_of_the_numpy_engine():
         (lambda: state_of(capacity=-5), ValueError, "capacity is at least 0; got -5"),
         (lambda: qk.extend(*drawn(*[(1, 1, 2, 2)] * 3), None), TypeError, "wants a state"),
         (lambda: qk.extend(*drawn(*[(2,)] * 3), state_of()), ValueError, "q"),
-        (lambda: qk.attend(*drawn(*[(3, 2)] * 3), backend=None), BackendError, "no backend None"),
+        (lambda: qk.attend(*drawn(*[(3, 2)] * 3), backend=None), BackendError, "no backend `None`"),
         (lambda: layer(backend="nope"), BackendError, "there is no backend 'nope'"),
         (lambda: layer()(torch.ones(3, 8)), ValueError, r"\(batch, tokens, width\)"),
     ],

@@ -12,8 +12,7 @@ import torch
 from tests.backends import triton_state_driver as driver
 
 import querykey as qk
-from querykey.backends import triton
-from querykey.backends.dispatch import BackendError, follow
+from querykey.backends import BackendError, follow, triton
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 on_gpu = pytest.mark.skipif(

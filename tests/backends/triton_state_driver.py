@@ -11,16 +11,13 @@ import warnings
 import torch
 from tests.backends.triton_driver import POLYNOMIAL, QUADRATIC, SCALE, TAYLOR, poison
 
-from querykey.attention import reference
-from querykey.attention.decoding import extend as state
-from querykey.attention.decoding.growing import Ways
+from querykey.attention import empty_state, recur
 from querykey.attention.features import Polynomial
 from querykey.attention.mechanisms import Kernel
 from querykey.backends.triton import plans, recurrence
 
 BARE = (Polynomial(2, bias=0.0), lambda d: d**2)
-GPU = Ways(reference.attend, recurrence.recur)
-EQUATION = Ways(reference.attend)
+GPU, EQUATION = recurrence.recur, recur
 # Map, batch, heads, key heads, key and value size, pieces, whether some tokens are not real.
 CASES = {
     "one by one": (QUADRATIC, 2, 2, 2, 5, 3, (1, 1, 1, 1), False),
@@ -56,7 +53,7 @@ def wanted(similarity, q, k, v, real):
 
 def begun(kernel, q, k, v):
     sizes = {"kv_heads": k.shape[1], "key_dim": k.shape[-1], "value_dim": v.shape[-1]}
-    return state.empty_state(kernel, batch=len(q), like=q, **sizes)
+    return empty_state(kernel, batch=len(q), like=q, **sizes)
 
 
 def outputs(kernel, inputs, real, pieces, ways):
@@ -66,10 +63,17 @@ def outputs(kernel, inputs, real, pieces, ways):
         at = slice(first, first + count)
         piece = (x[:, :, at] for x in inputs)
         there = None if bool(real.all()) else real[:, at]
-        out, now = state.extend(*piece, now, there, ways=ways[number % len(ways)])
+        out, now = extend(*piece, now, there, way=ways[number % len(ways)])
         outs.append(out)
         first += count
     return torch.cat(outs, 2), now
+
+
+def extend(q, k, v, now, real=None, *, way):
+    """Take new tokens into the state, by one of the ways to do that."""
+    new = now.chunk(q, k, v, real)
+    out, *sums = way(now.kernel, new.q, new.k, new.v, *now.arrays, new.real_places())
+    return new.restore(out), now.after(new, *sums)
 
 
 def error(found, true):
@@ -95,9 +99,9 @@ def two_futures(pieces):
     _, now = outputs(kernel, inputs, real, pieces, [GPU])
     before = [x.clone() for x in now.arrays]
     last = [x[:, :, -1:] for x in inputs]
-    one = state.extend(*last, now, ways=GPU)[0]
-    state.extend(*(x + 1 for x in last), now, ways=GPU)
-    again = state.extend(*last, now, ways=GPU)[0]
+    one = extend(*last, now, way=GPU)[0]
+    extend(*(x + 1 for x in last), now, way=GPU)
+    again = extend(*last, now, way=GPU)[0]
     kept = [error(a, b) for a, b in zip(now.arrays, before, strict=True)]
     return max(*kept, error(again, one))
 

@@ -8,7 +8,8 @@ import torch
 from tests.models import test_text as text
 
 import querykey as qk
-from querykey.attention.positions import ALiBi, Rotary
+from querykey.attention.biases import ALiBi
+from querykey.attention.positions import Rotary
 from querykey.cli import run
 from querykey.models import PRESETS, Decoder, Distances, Encoder, Learned, Sinusoidal, presets
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import querykey as qk
-from querykey.backends import dispatch
+from querykey import backends
 from querykey.models.decoding.step import attend_plainly
 
 
 def follow(q, k, v, state):
     """Take the short way where there is one, as the twin of a layer does."""
-    return attend_plainly(q, k, v, state) or dispatch.follow(q, k, v, state)
+    return attend_plainly(q, k, v, state) or backends.follow(q, k, v, state)
 
 
 def pieces(batch, heads, kv_heads, tokens, seed):
@@ -99,4 +99,4 @@ def test_when_the_short_way_is_taken(mechanism, counts, gradients, taken):
             new = pieces(2, 2, 2, count, number)
             done = attend_plainly(*new, state)
             assert (done is not None) is short
-            _, state = done or dispatch.follow(*new, state)
+            _, state = done or backends.follow(*new, state)

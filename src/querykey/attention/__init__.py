@@ -1,7 +1,14 @@
 """What attention IS: small frozen specs and their equations, on any array library."""
 
+from querykey.attention.algebra import And, At, Or, places, split
 from querykey.attention.arrays import Array, library, moved
-from querykey.attention.decoding.growing import Recur, Ways, row_numbers
+from querykey.attention.biases import ALiBi, Bias, Buckets
+from querykey.attention.decoding.chunk import Chunk, blank
+from querykey.attention.decoding.extend import empty_state, ready
+from querykey.attention.decoding.growing import Growing
+from querykey.attention.decoding.recurrent import Recurrent, recur
+from querykey.attention.decoding.sliding import Sliding
+from querykey.attention.decoding.state import State, row_numbers
 from querykey.attention.features import (
     EluPlusOne,
     FeatureMap,
@@ -31,11 +38,18 @@ from querykey.attention.masks import (
     Window,
     real_keys,
 )
-from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
-from querykey.attention.positions import ALiBi, Bias, Buckets, Rotary, sinusoids
-from querykey.attention.reference import weighted_sum, weights
-from querykey.attention.algebra import And, At, Or, places, split
-from querykey.attention.decoding.extend import Growing, Recurrent, Sliding, State, empty_state, follow
+from querykey.attention.mechanisms import (
+    Argmax,
+    Kernel,
+    Mechanism,
+    Similarity,
+    Softmax,
+    argmax,
+    shares,
+    softmax,
+)
+from querykey.attention.positions import Rotary, sinusoids
+from querykey.attention.reference import attend_checked, weighted_sum, weights
 from querykey.attention.tables import orthogonal_rows
 
 __all__ = [
@@ -51,6 +65,7 @@ __all__ = [
     "Buckets",
     "Call",
     "Causal",
+    "Chunk",
     "Dense",
     "Dilated",
     "Documents",
@@ -69,7 +84,6 @@ __all__ = [
     "Prefix",
     "Quadratic",
     "RandomFeatures",
-    "Recur",
     "Recurrent",
     "Rotary",
     "Similarity",
@@ -78,21 +92,26 @@ __all__ = [
     "State",
     "Strided",
     "Taylor",
-    "Ways",
     "Window",
+    "argmax",
     "attend_channels",
+    "attend_checked",
+    "blank",
     "check_inputs",
     "empty_state",
-    "follow",
     "join_heads",
     "library",
     "moved",
     "orthogonal_rows",
     "places",
+    "ready",
     "real_keys",
+    "recur",
     "repeat_heads",
     "row_numbers",
+    "shares",
     "sinusoids",
+    "softmax",
     "split",
     "split_heads",
     "weighted_sum",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import array_api_compat as compat
 import numpy as np
 
 _NUMPY = np.empty(0)
+Function = TypeVar("Function")
 Array = Any  # no common base class exists: NumPy, torch, JAX and `querykey.ag` arrays
 
 
@@ -58,6 +59,16 @@ def host_values(tensor: Any) -> np.ndarray | None:
     ):
         return None
     return tensor.detach().numpy()
+
+
+def constant_under_compile(function: Function) -> Function:
+    """Let torch.compile call a function once, untraced, and keep what it returns.
+
+    This is `torch.compiler.assume_constant_result`, without importing torch to say it.
+    """
+    marked: Any = function
+    marked._dynamo_marked_constant = True
+    return function
 
 
 def is_array(value: Any) -> bool:

@@ -30,6 +30,10 @@ class FeatureMap:
         """Map (..., key_dim) to (..., width)."""
         raise NotImplementedError
 
+    def flops(self, key_dim: int) -> int:
+        """Count the FLOPs of the matrix products that map one vector; most maps have none."""
+        return 0
+
     def similarity(self, dots: Array) -> Array:
         """Return phi(q).phi(k) from q.k, entry by entry."""
         raise TypeError(f"{self} is no function of q.k alone: use phi(q) @ phi(k)^T")
@@ -44,11 +48,7 @@ class PowerSeries(FeatureMap):
     """
 
     closed_form = True
-
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """The factors c_0, c_1, ... of the powers of q.k."""
-        raise NotImplementedError
+    coefficients: tuple[float, ...]  # the factors c_0, c_1, ... of the powers of q.k
 
     def width(self, key_dim: int) -> int:
         """Count the monomials of every degree that takes part."""
@@ -84,10 +84,7 @@ class PowerSeries(FeatureMap):
 class Quadratic(PowerSeries):
     """(q.k + 1)^2 exactly: 1, every sqrt(2) x_i, every x_i^2, every sqrt(2) x_i x_j with i < j."""
 
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """Those of (x + 1)^2."""
-        return (1.0, 2.0, 1.0)
+    coefficients = (1.0, 2.0, 1.0)
 
     def similarity(self, dots: Array) -> Array:
         """Return (q.k + 1)^2, never below 0 whatever the rounding."""
@@ -113,12 +110,9 @@ class Polynomial(PowerSeries):
                 f"got {self.bias}"
             )
         _admit_sign(self, self.degree, f"(q.k + {self.bias:g})^{self.degree}", "degree")
-
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """The binomial formula's."""
         n, bias = self.degree, float(self.bias)
-        return tuple(math.comb(n, m) * bias ** (n - m) for m in range(n + 1))
+        binomial = tuple(math.comb(n, m) * bias ** (n - m) for m in range(n + 1))
+        object.__setattr__(self, "coefficients", binomial)
 
     def similarity(self, dots: Array) -> Array:
         """Return (q.k + bias)^degree."""
@@ -138,11 +132,8 @@ class Taylor(PowerSeries):
             raise ValueError(f"the order of a Taylor polynomial is at least 1; got {self.order}")
         # Even orders are above 0 everywhere: where the slope is 0, the sum equals its last term.
         _admit_sign(self, self.order, f"the Taylor polynomial of order {self.order}", "order")
-
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """Those of exp."""
-        return tuple(1 / math.factorial(m) for m in range(self.order + 1))
+        series = tuple(1 / math.factorial(m) for m in range(self.order + 1))
+        object.__setattr__(self, "coefficients", series)
 
 
 @dataclass(frozen=True)
@@ -181,6 +172,10 @@ class RandomFeatures(FeatureMap):
     def width(self, key_dim: int) -> int:
         """Count the features, whatever the key's size."""
         return self.count
+
+    def flops(self, key_dim: int) -> int:
+        """Count the product of a vector with the drawn directions."""
+        return 2 * self.count * key_dim
 
     def __call__(self, x: Array) -> Array:
         """Return the positive features; no entry exceeds exp(|w|^2 / 2)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from querykey.attention.algebra import places
 from querykey.attention.arrays import (
     Array,
     described,
@@ -15,10 +16,9 @@ from querykey.attention.arrays import (
     is_integer,
     library,
 )
+from querykey.attention.biases import Bias
 from querykey.attention.masks import ArrayMask, Dense, Mask
-from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
-from querykey.attention.positions import Bias
-from querykey.attention.algebra import places
+from querykey.attention.mechanisms import Mechanism
 from querykey.shapes import ShapeError, bind
 
 Arrays = dict[str, Array]  # by the names they have in the call
@@ -153,9 +153,9 @@ def _bound(axes: Axes) -> dict[str, Any]:
 
 def check_specs(mechanism: Any, mask: Any, arrays: Arrays) -> None:
     """Refuse what is no mechanism or no mask."""
-    if not isinstance(mechanism, Softmax | Argmax | Kernel | Similarity):
+    if not isinstance(mechanism, Mechanism):
         raise TypeError(
-            f"mechanism wants Softmax(), Argmax(), Kernel(features) or Similarity(function); "
+            f"mechanism wants a Mechanism, such as Softmax() or Kernel(Quadratic()); "
             f"got {mechanism!r}"
         )
     if not isinstance(mask, Mask):
@@ -180,7 +180,7 @@ def _check_array_mask(leaf: ArrayMask, axes: Axes, arrays: Arrays) -> None:
 
 
 def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays: Arrays) -> None:
-    if not isinstance(mechanism, Softmax):
+    if not mechanism.takes_bias:
         raise ValueError(f"a bias is added to the scores of Softmax; {mechanism} has no use for it")
     if isinstance(bias, Bias):
         if not bias.fits(heads):

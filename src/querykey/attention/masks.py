@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, library, moved
 from querykey.attention.algebra import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
-from querykey.shapes import at_least_one
+from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, library, moved
+from querykey.words import whole
 
 __all__ = [
     "FULL",
@@ -67,7 +67,7 @@ class Window(Mask):
     relative = True
 
     def __post_init__(self):
-        at_least_one("a window counts keys, the query's own included, so it", self.size)
+        whole("a window counts keys, the query's own included, so it", self.size)
         self._know(reach=self.size - 1)
 
     def visible(self, query, key):
@@ -83,8 +83,8 @@ class Dilated(Mask):
     relative = True
 
     def __post_init__(self):
-        at_least_one("a dilated window counts keys, the query's own included, so it", self.size)
-        at_least_one("a step", self.step)
+        whole("a dilated window counts keys, the query's own included, so it", self.size)
+        whole("a step", self.step)
         self._know(reach=(self.size - 1) * self.step)
 
     def visible(self, query, key):
@@ -100,7 +100,7 @@ class Strided(Mask):
     uses_positions = False
 
     def __post_init__(self):
-        at_least_one("a step", self.step)
+        whole("a step", self.step)
 
     def visible(self, query, key):
         return key % self.step == 0
@@ -113,7 +113,7 @@ class Global(Mask):
     count: int
 
     def __post_init__(self):
-        at_least_one("the number of global positions", self.count)
+        whole("the number of global positions", self.count)
 
     def visible(self, query, key):
         return (query < self.count) | (key < self.count)
@@ -126,7 +126,7 @@ class Blocks(Mask):
     size: int
 
     def __post_init__(self):
-        at_least_one("the size of a block", self.size)
+        whole("the size of a block", self.size)
 
     def visible(self, query, key):
         return query // self.size == key // self.size
@@ -140,7 +140,7 @@ class Prefix(Mask):
     uses_positions = False
 
     def __post_init__(self):
-        at_least_one("the length of a prefix", self.count)
+        whole("the length of a prefix", self.count)
         self._know(settles=self.count)
 
     def visible(self, query, key):

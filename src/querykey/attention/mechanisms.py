@@ -1,4 +1,13 @@
-"""How scores become weights: frozen specs, each of which is one equation."""
+"""How scores become weights: frozen specs, each of which is one equation.
+
+A mechanism knows what the rest of the library asks of it: its weights, whether it takes a bias,
+whether sums of constant size are all that decoding must remember, and how many FLOPs it takes. A
+mechanism of one's own derives from `Mechanism` and needs `weights` and nothing else:
+
+    class Nearest(Mechanism):
+        def weights(self, q, k, seen):
+            return shares(1 / (1 + distances(q, k)), seen)
+"""
 
 from __future__ import annotations
 
@@ -7,12 +16,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from querykey.attention.arrays import Array, namespace
+from querykey.attention.algebra import Mask
+from querykey.attention.arrays import Array, device_of, namespace
 from querykey.attention.features import FeatureMap
+from querykey.attention.masks import Causal
+
+
+class Mechanism:
+    """A way to turn queries and keys into weights; fast backends serve those that they know."""
+
+    takes_bias: bool = False  # may numbers be added to its scores?
+    differentiable: bool = True  # do its weights change smoothly with queries and keys?
+    # May it hold parameters, which want a gradient though neither q nor k nor v does?
+    may_learn: bool = True
+    # The mask under which decoding needs sums over the tokens so far, and no tokens; None: there is
+    # no such mask.
+    sums_suffice_under: Mask | None = None
+
+    def weights(self, q: Array, k: Array, seen: Array) -> Array:
+        """Return the weights (..., heads, T, S) of finite q (..., heads, T, D) and k.
+
+        `seen` holds booleans that broadcast against the weights. A weight is 0 where `seen` is
+        False. With `takes_bias`, the numbers to add to the scores come as `bias=`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define weights(q, k, seen)")
+
+    def flops(self, queries: Any, keys: Any, key_dim: Any, value_dim: Any) -> Any:
+        """Count the FLOPs of the equation's matrix products in one head; sizes may be symbols.
+
+        A multiply-add is 2. What a mask hides is counted too.
+        """
+        return 2 * queries * keys * (key_dim + value_dim)
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Mechanism):
     """weights = softmax(scale * q k^T) over the visible keys; output = weights v.
 
     With a softcap c the scores are c * tanh(scale * q k^T / c). A bias is added after that.
@@ -20,12 +58,19 @@ class Softmax:
 
     scale: float | None = None  # None: 1/sqrt(key_dim)
     softcap: float | None = None
+    takes_bias = True
+    may_learn = False
 
     def __post_init__(self):
         if self.scale is not None and not hasattr(self.scale, "__float__"):
             raise TypeError(f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}")
         if self.softcap is not None and not _is_above_zero(self.softcap):
             raise ValueError(f"a softcap bounds the scores, so it is above 0; got {self.softcap}")
+
+    def weights(self, q: Array, k: Array, seen: Array, *, bias: Array | None = None) -> Array:
+        """Return softmax(scale * q k^T + bias) over the keys that are seen."""
+        scores = self.scores(self.scale_for(q.shape[-1]) * (q @ namespace(q).matrix_transpose(k)))
+        return softmax(scores if bias is None else scores + bias, seen)
 
     def scale_for(self, key_dim: int) -> float:
         """Return the factor of q.k."""
@@ -39,16 +84,25 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Argmax:
+class Argmax(Mechanism):
     """output = the value of the visible key with the largest q.k; ties go to the first such key."""
+
+    differentiable = False
+    may_learn = False
+
+    def weights(self, q: Array, k: Array, seen: Array) -> Array:
+        """Return 1 for the best of the keys that are seen, and 0 for the others."""
+        return argmax(q @ namespace(q).matrix_transpose(k), seen)
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Mechanism):
     """weights = phi(q).phi(k) / its sum over the visible keys; phi(q).phi(k) = f(scale * q.k)."""
 
     features: FeatureMap
     scale: float = 1.0
+    may_learn = False
+    sums_suffice_under = Causal()  # sums of phi(k) v^T and of phi(k)
 
     def __post_init__(self):
         if not isinstance(self.features, FeatureMap):
@@ -58,8 +112,20 @@ class Kernel:
         if not (_is_above_zero(self.scale) and math.isfinite(self.scale)):
             raise ValueError(f"a kernel's scale is above 0; got {self.scale}")
 
+    def weights(self, q: Array, k: Array, seen: Array) -> Array:
+        """Return each key's share of the similarities of the keys that are seen."""
+        return shares(self.similarity(q, k, where=seen), seen)
+
+    def flops(self, queries: Any, keys: Any, key_dim: Any, value_dim: Any) -> Any:
+        """Count products of features where the map has no closed form in q.k, and making them."""
+        if self.features.closed_form:
+            return super().flops(queries, keys, key_dim, value_dim)
+        width = self.features.width(key_dim)
+        mapped = (queries + keys) * self.features.flops(key_dim)
+        return mapped + super().flops(queries, keys, width, value_dim)
+
     def phi(self, x: Array) -> Array:
-        """Map queries or keys to features; half of the scale goes into each."""
+        """Map queries or keys to features; the root of the scale goes into each."""
         return self.features(x if self.scale == 1 else x * math.sqrt(self.scale))
 
     def similarity(self, q: Array, k: Array, where: Array | None = None) -> Array:
@@ -77,7 +143,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Similarity:
+class Similarity(Mechanism):
     """weights = function(q, k) / its sum over the visible keys: any similarity that is positive.
 
     `function` takes q (..., heads, T, D) and k (..., heads, S, D) and returns (..., heads, T, S).
@@ -85,8 +151,65 @@ class Similarity:
 
     function: Callable[[Any, Any], Any]
 
+    def weights(self, q: Array, k: Array, seen: Array) -> Array:
+        """Return each key's share of what the function returns for the keys that are seen."""
+        similarities = self.function(q, k)
+        wanted = (*q.shape[:-1], k.shape[-2])
+        if tuple(similarities.shape) != wanted:
+            raise ValueError(
+                f"the function of Similarity returned {tuple(similarities.shape)} for "
+                f"q {tuple(q.shape)} and k {tuple(k.shape)}; one number per pair is {wanted}"
+            )
+        return shares(similarities, seen)
 
-Mechanism = Softmax | Argmax | Kernel | Similarity
+    def flops(self, queries: Any, keys: Any, key_dim: Any, value_dim: Any) -> Any:
+        """Count the sum of the values; what the function does is not known here."""
+        return super().flops(queries, keys, 0, value_dim)
+
+
+def softmax(scores: Array, seen: Array) -> Array:
+    """exp(s_j) / sum_j exp(s_j) over the keys that are seen; zeros for a query that sees none."""
+    xp = namespace(scores)
+    if scores.shape[-1] == 0:
+        return scores
+    zeros = xp.zeros_like(scores)
+    top = xp.max(xp.where(seen, scores, zeros - math.inf), axis=-1, keepdims=True)
+    top = xp.where(top == -math.inf, xp.zeros_like(top), top)
+    # Guarded on both sides of exp: a hidden score may overflow, and inf times gradient 0 is NaN.
+    powers = xp.where(seen, xp.exp(xp.where(seen, scores - top, zeros)), zeros)
+    return _shared_out(powers, seen)
+
+
+def argmax(scores: Array, seen: Array) -> Array:
+    """1 for the largest score among the keys that are seen, the first of equals; else 0.
+
+    The weights do not change with the scores, so their gradients are zeros.
+    """
+    xp = namespace(scores)
+    if scores.shape[-1] == 0:
+        return scores
+    zeros = xp.zeros_like(scores)
+    reachable = xp.where(seen, scores, zeros - math.inf)
+    first = xp.argmax(reachable, axis=-1, keepdims=True)
+    keys = xp.arange(scores.shape[-1], dtype=first.dtype, device=device_of(scores))
+    winner = xp.where(seen & (keys == first), zeros + 1, zeros)
+    # Chosen nowhere, the scores are still there for the gradient to find.
+    return xp.where(keys < 0, scores, winner)
+
+
+def shares(similarities: Array, seen: Array) -> Array:
+    """s_j / sum_j s_j over the keys that are seen; zeros where that sum is exactly 0."""
+    xp = namespace(similarities)
+    similarities = xp.where(seen, similarities, xp.zeros_like(similarities))
+    return _shared_out(similarities, seen)
+
+
+def _shared_out(parts: Array, seen: Array) -> Array:
+    xp = namespace(parts)
+    total = xp.sum(parts, axis=-1, keepdims=True)
+    nothing = total == 0
+    weights = parts / xp.where(nothing, xp.ones_like(total), total)
+    return xp.where(seen & ~nothing, weights, xp.zeros_like(weights))
 
 
 def _is_above_zero(value: Any) -> bool:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from querykey.attention.arrays import Array, device_of, full_precision, is_array, namespace, widened
+from querykey.attention.arrays import Array, full_precision, is_array, namespace, widened
+from querykey.attention.biases import Bias
 from querykey.attention.heads import repeat_heads
 from querykey.attention.inputs import Call, check_inputs
 from querykey.attention.masks import FULL, Mask
-from querykey.attention.mechanisms import Argmax, Kernel, Mechanism, Similarity, Softmax
-from querykey.attention.positions import Bias
+from querykey.attention.mechanisms import Mechanism, Softmax
 
 
 def attend(
@@ -34,10 +34,17 @@ def attend(
 ) -> Array:
     """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
     call = check_inputs(q, k, v, mechanism, mask, bias, start)
+    return attend_checked(q, k, v, mechanism, mask, bias, call)
+
+
+def attend_checked(
+    q: Array, k: Array, v: Array, mechanism: Mechanism, mask: Mask, bias: Any, call: Call
+) -> Array:
+    """Do as `attend`, for arguments whose sizes `check_inputs` returned."""
     with full_precision(q):
         seen = visibility(q, mask, call)
-        found, spoiled = _weights(q, k, mechanism, seen, bias, call)
-        out = weighted_sum(found, _repeated(widened(v), call))
+        shares, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        out = weighted_sum(shares, _repeated(widened(v), call))
         return namespace(q).astype(_spoil(out, spoiled), v.dtype)
 
 
@@ -54,63 +61,17 @@ def weights(
     call = check_inputs(q, k, None, mechanism, mask, bias, start)
     with full_precision(q):
         seen = visibility(q, mask, call)
-        found, spoiled = _weights(q, k, mechanism, seen, bias, call)
-        return namespace(q).astype(_spoil(found, spoiled & seen), q.dtype)
+        shares, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        return namespace(q).astype(_spoil(shares, spoiled & seen), q.dtype)
 
 
 def _weights(
     q: Array, k: Array, mechanism: Mechanism, seen: Array, bias: Any, call: Call
 ) -> tuple[Array, Array]:
     """Return the weights of what is finite, and (..., T, 1) which queries see what is not."""
-    xp = namespace(q)
-    q, k, spoiled = _only_finite(xp, widened(q), _repeated(widened(k), call), seen)
-    if isinstance(mechanism, Softmax):
-        scores = mechanism.scores(mechanism.scale_for(call.key_dim) * (q @ xp.matrix_transpose(k)))
-        if bias is not None:
-            scores = scores + bias_values(q, bias, call)
-        return softmax(scores, seen), spoiled
-    if isinstance(mechanism, Argmax):
-        return argmax(q @ xp.matrix_transpose(k), seen), spoiled
-    if isinstance(mechanism, Kernel):
-        return shares(mechanism.similarity(q, k, where=seen), seen), spoiled
-    return shares(_from_function(mechanism, q, k, call), seen), spoiled
-
-
-def softmax(scores: Array, seen: Array) -> Array:
-    """exp(s_j) / sum_j exp(s_j) over the keys that are seen; zeros for a query that sees none."""
-    xp = namespace(scores)
-    if scores.shape[-1] == 0:
-        return scores
-    zeros = xp.zeros_like(scores)
-    top = xp.max(xp.where(seen, scores, zeros - math.inf), axis=-1, keepdims=True)
-    top = xp.where(top == -math.inf, xp.zeros_like(top), top)
-    # Guarded on both sides of exp: a hidden score may overflow, and inf times gradient 0 is NaN.
-    powers = xp.where(seen, xp.exp(xp.where(seen, scores - top, zeros)), zeros)
-    return _shared_out(powers, seen)
-
-
-def argmax(scores: Array, seen: Array) -> Array:
-    """1 for the largest score among the keys that are seen, the first of equals; else 0.
-
-    The weights do not change with the scores, so their gradients are zeros.
-    """
-    xp = namespace(scores)
-    if scores.shape[-1] == 0:
-        return scores
-    zeros = xp.zeros_like(scores)
-    reachable = xp.where(seen, scores, zeros - math.inf)
-    first = xp.argmax(reachable, axis=-1, keepdims=True)
-    keys = xp.arange(scores.shape[-1], dtype=first.dtype, device=device_of(scores))
-    winner = xp.where(seen & (keys == first), zeros + 1, zeros)
-    # Chosen nowhere, the scores are still there for the gradient to find.
-    return xp.where(keys < 0, scores, winner)
-
-
-def shares(similarities: Array, seen: Array) -> Array:
-    """s_j / sum_j s_j over the keys that are seen; zeros where that sum is exactly 0."""
-    xp = namespace(similarities)
-    similarities = xp.where(seen, similarities, xp.zeros_like(similarities))
-    return _shared_out(similarities, seen)
+    q, k, spoiled = _only_finite(namespace(q), widened(q), _repeated(widened(k), call), seen)
+    added = {} if bias is None else {"bias": bias_values(q, bias, call)}
+    return mechanism.weights(q, k, seen, **added), spoiled
 
 
 def weighted_sum(weights: Array, v: Array) -> Array:
@@ -151,32 +112,13 @@ def _spoil(numbers: Array, spoiled: Array) -> Array:
     return xp.where(spoiled, xp.zeros_like(numbers) + math.nan, numbers)
 
 
-def _shared_out(parts: Array, seen: Array) -> Array:
-    xp = namespace(parts)
-    total = xp.sum(parts, axis=-1, keepdims=True)
-    nothing = total == 0
-    weights = parts / xp.where(nothing, xp.ones_like(total), total)
-    return xp.where(seen & ~nothing, weights, xp.zeros_like(weights))
-
-
-def _from_function(mechanism: Similarity, q: Array, k: Array, call: Call) -> Array:
-    found = mechanism.function(q, k)
-    wanted = (*q.shape[:-1], call.keys)
-    if tuple(found.shape) != wanted:
-        raise ValueError(
-            f"the function of Similarity returned {tuple(found.shape)} for q {tuple(q.shape)} and "
-            f"k {tuple(k.shape)}; one number per pair is {wanted}"
-        )
-    return found
-
-
 def _repeated(x: Array, call: Call) -> Array:
     return repeat_heads(x, call.heads) if call.has_heads else x
 
 
-def _beside(q: Array, found: Any, call: Call) -> Array:
-    """Bring what index work found into the library of q, without a head axis where q has none."""
+def _beside(q: Array, table: Any, call: Call) -> Array:
+    """Bring a table over pairs into the library of q, without a head axis where q has none."""
     if not call.has_heads:
-        found = found[0, ...]
+        table = table[0, ...]
     xp = namespace(q)
-    return found if is_array(found) and namespace(found) is xp else xp.asarray(found)
+    return table if is_array(table) and namespace(table) is xp else xp.asarray(table)

@@ -1,22 +1,30 @@
-"""The numbers that feature maps are made of: worked out by NumPy once, given to any library."""
+"""The numbers that feature maps are made of: worked out by NumPy once, given to any library.
+
+torch.compile takes the tensors made of them as constants and does not trace how they are made.
+"""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant, constant_reals, library
+from querykey.attention.arrays import (
+    Array,
+    constant,
+    constant_reals,
+    constant_under_compile,
+    library,
+)
 
 
 def monomial_table(letters: int, degree: int, like: Array) -> tuple[Array, Array, Array]:
     """Return what `monomials` lists, beside `like`."""
     if library(like) == "torch":
-        from querykey.attention import torch_tables
-
-        shorter, letter, orderings = torch_tables.monomial_table(letters, degree)
+        shorter, letter, orderings = _monomial_tensors(letters, degree)
         return shorter.to(like.device), letter.to(like.device), orderings.to(like)
     shorter, letter, orderings = monomials(letters, degree)
     return constant(shorter, like), constant(letter, like), constant_reals(orderings, like)
@@ -25,10 +33,24 @@ def monomial_table(letters: int, degree: int, like: Array) -> tuple[Array, Array
 def direction_table(count: int, key_dim: int, seed: int, like: Array) -> Array:
     """Return `orthogonal_rows` beside `like`."""
     if library(like) == "torch":
-        from querykey.attention import torch_tables
-
-        return torch_tables.direction_table(count, key_dim, seed).to(like)
+        return _direction_tensor(count, key_dim, seed).to(like)
     return constant_reals(orthogonal_rows(count, key_dim, seed), like)
+
+
+@constant_under_compile
+def _monomial_tensors(letters: int, degree: int) -> tuple[Any, ...]:
+    """Return what `monomials` lists as torch tensors."""
+    import torch
+
+    return tuple(torch.from_numpy(table) for table in monomials(letters, degree))
+
+
+@constant_under_compile
+def _direction_tensor(count: int, key_dim: int, seed: int) -> Any:
+    """Return `orthogonal_rows` as a torch tensor."""
+    import torch
+
+    return torch.from_numpy(orthogonal_rows(count, key_dim, seed))
 
 
 @lru_cache(maxsize=64)

@@ -1,14 +1,8 @@
 """Fast ways to run the same spec on torch tensors, and the equation for the rest."""
 
-from querykey.backends.dispatch import (
-    NAMES,
-    BackendError,
-    Explanation,
-    attend,
-    explain,
-    extend,
-    follow,
-)
+from querykey.backends.backend import BackendError
+from querykey.backends.decoding import extend, follow
+from querykey.backends.dispatch import NAMES, Explanation, attend, explain
 
 __all__ = [
     "NAMES",

@@ -1,9 +1,13 @@
-"""One call of attend, checked: what every backend is asked to serve."""
+"""What a backend is: a module that says which calls it serves and computes them.
+
+Every backend takes a `Request`, which is one call of attend whose arguments were checked.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from querykey.attention import (
     And,
@@ -23,30 +27,42 @@ from querykey.attention import (
     check_inputs,
     split,
 )
+from querykey.errors import QuerykeyError
 
 REFLEXIVE = (Full, Causal, Window, Dilated, Blocks, Documents)
+M = TypeVar("M", bound=Mechanism)
+
+
+class BackendError(QuerykeyError):
+    """The error raised when the backend that was asked for cannot serve a call."""
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Generic[M]):
     """The arguments of attend and their sizes."""
 
     q: Any
     k: Any
     v: Any
-    mechanism: Mechanism
+    mechanism: M
     mask: Mask
     bias: Array | Bias | None
     call: Call
 
     @classmethod
     def of(
-        cls, q: Any, k: Any, v: Any, mechanism: Mechanism, mask: Mask, bias: Any, start: Any
-    ) -> Request:
+        cls, q: Any, k: Any, v: Any, mechanism: M, mask: Mask, bias: Any, start: Any
+    ) -> Request[M]:
         """Check the arguments, or raise the one error that says what does not fit."""
         return cls(
             q, k, v, mechanism, mask, bias, check_inputs(q, k, v, mechanism, mask, bias, start)
         )
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no query, no key or no number to compare."""
+        call = self.call
+        return 0 in (*call.batch, call.heads, call.queries, call.keys, call.key_dim)
 
     @property
     def starts_at_zero(self) -> bool:
@@ -78,3 +94,48 @@ def _reflexive(mask: Mask) -> bool:
     if isinstance(mask, And):
         return all(_reflexive(part) for part in mask.parts)
     return isinstance(mask, REFLEXIVE)
+
+
+class Backend(Protocol):
+    """The module of a backend, as dispatch uses it; see `dispatch.ENTRIES` for their order."""
+
+    computes: type[Mechanism]  # the mechanisms that it knows
+    beaten: str  # why auto did not take it though it serves; {taken} is the backend it took
+
+    def why(self, request: Request[Any]) -> str:
+        """Say why auto takes it for this call."""
+        ...
+
+    def refusal(self, request: Request[Any]) -> str | None:
+        """Say why it cannot serve a call of a mechanism it knows; None if it can."""
+        ...
+
+    def defers_to(self, request: Request[Any]) -> str | None:
+        """Name the backend that auto should take in its place, if that one serves the call."""
+        ...
+
+    def notes(self, request: Request[Any]) -> tuple[str, ...]:
+        """Say what a user should know about the numbers."""
+        ...
+
+    def run(self, request: Request[Any]) -> Any:
+        """Compute a call that it does not refuse."""
+        ...
+
+
+# (kernel, q, k, v, outer, total, real) -> (out, outer, total), as `attention.decoding` defines it.
+Recur = Callable[..., tuple[Any, Any, Any]]
+
+
+class RecurrentBackend(Backend, Protocol):
+    """A backend that also takes new tokens into the sums of a recurrent state."""
+
+    recur: Recur
+
+    def recurrence_refusal(self, kernel: Any, q: Any, k: Any, v: Any, *sums: Any) -> str | None:
+        """Say why it cannot take new tokens (batch, heads, T, ...) into sums; None if it can."""
+        ...
+
+    def recurrence_pays(self, tokens: int) -> bool:
+        """Whether it is faster than the equation for so many new tokens in each row."""
+        ...

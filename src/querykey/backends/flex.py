@@ -17,21 +17,35 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from querykey.attention import FULL, ArrayMask, At, Bias, Call, Mask, Softmax
-from querykey.backends.operators import no_forward_mode
-from querykey.backends.pairs import looked_at
+from querykey.attention import (
+    FULL,
+    ArrayMask,
+    At,
+    Bias,
+    Call,
+    Mask,
+    Softmax,
+)
 from querykey.backends.backend import Request
+from querykey.backends.operators import no_forward_mode, recompiling_up_to, version
+from querykey.backends.pairs import looked_at
 from querykey.backends.sdpa import four_axes
 
-WHY = "torch's FlexAttention, which skips the blocks that the mask leaves out"
+computes = Softmax
+beaten = "it serves, but pays on a GPU and with masks that leave blocks out; ask for it by name"
 KEPT = 16  # block masks kept for reuse
 RULES = 256  # kinds of rules compiled at most
 
 
-def refusal(request: Request) -> str | None:
-    """Why this backend cannot serve the call; None if it can."""
-    if not isinstance(request.mechanism, Softmax):
-        return f"it computes softmax attention, not {type(request.mechanism).__name__}"
+def why(request: Request[Softmax]) -> str:
+    """Say what it saves."""
+    return "torch's FlexAttention, which skips the blocks that the mask leaves out"
+
+
+def refusal(request: Request[Softmax]) -> str | None:
+    """Say why this backend cannot serve the call; None if it can."""
+    if request.empty:
+        return "there is nothing to compute"
     if not isinstance(request.call.start, int):
         return "it takes one start for all rows, not one each"
     if request.bias is not None and not isinstance(request.bias, Bias):
@@ -41,9 +55,14 @@ def refusal(request: Request) -> str | None:
     return no_forward_mode(request.q, request.k, request.v)
 
 
-def _refusal_on_cpu(request: Request) -> str | None:
-    given = (request.q, request.k, request.v, getattr(request.bias, "table", None))
-    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in given):
+def defers_to(request: Request[Softmax]) -> str | None:
+    """Return None: on a GPU nothing that is asked later serves softmax faster."""
+    return None
+
+
+def _refusal_on_cpu(request: Request[Softmax]) -> str | None:
+    arrays = (request.q, request.k, request.v, getattr(request.bias, "table", None))
+    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in arrays):
         return "FlexAttention has no backward on the CPU"
     if request.q.dtype == torch.float64:
         return "FlexAttention on the CPU takes no float64"
@@ -52,16 +71,15 @@ def _refusal_on_cpu(request: Request) -> str | None:
     return None
 
 
-def notes(request: Request) -> tuple[str, ...]:
-    """What a user should know about the numbers."""
+def notes(request: Request[Softmax]) -> tuple[str, ...]:
+    """Say what a user should know about the numbers."""
     if request.mask == FULL:
         return ()
     return ("NaN or inf in a key that only some queries may see can reach the others",)
 
 
-def run(request: Request) -> torch.Tensor:
+def run(request: Request[Softmax]) -> torch.Tensor:
     """Compute the call; a query that sees nothing gets zeros from the kernel itself."""
-    assert isinstance(request.mechanism, Softmax)
     q, k, v = four_axes(request)
     arrays = [leaf.array for leaf in request.mask.leaves if isinstance(leaf, ArrayMask)]
     contents = tuple(_contents(array) for array in arrays)
@@ -70,7 +88,7 @@ def run(request: Request) -> torch.Tensor:
         q = torch.where(plan.looking, q, 0)
         k, v = torch.where(plan.seen, k, 0), torch.where(plan.seen, v, 0)
     # Each kind of rule is a kernel of its own; beyond torch's limit of 8 it would stop fusing them.
-    with torch._dynamo.config.patch(recompile_limit=RULES):
+    with recompiling_up_to(RULES):
         out = _kernel()(
             q, k, v, _score_change(request), plan.blocks,
             scale=request.mechanism.scale_for(request.call.key_dim),
@@ -96,7 +114,7 @@ class _Plan:
 def _contents(array: Any) -> Any:
     """Return what changes when a mask's array is written to."""
     if isinstance(array, torch.Tensor):
-        return object() if array.is_inference() else array._version
+        return version(array)
     return zlib.crc32(array.tobytes())
 
 
@@ -113,13 +131,13 @@ def _plan(
         return rule.visible_at(row + call.start, key, At(_unjoined(b, call.batch), h, row))
 
     differs = [leaf.outer for leaf in mask.leaves if leaf.outer]
-    made = create_block_mask(
+    block_mask = create_block_mask(
         allowed,
         batch if any(math.prod(outer[:-1]) > 1 for outer in differs) else None,
         call.heads if any(outer[-1] > 1 for outer in differs) else None,
         call.queries, call.keys, device=str(device),
     )  # fmt: skip
-    return _Plan(made) if sees_itself else _Plan(made, *looked_at(mask, call, device))
+    return _Plan(block_mask) if sees_itself else _Plan(block_mask, *looked_at(mask, call, device))
 
 
 def _unjoined(index: Any, batch: tuple[int, ...]) -> tuple[Any, ...]:
@@ -131,9 +149,8 @@ def _unjoined(index: Any, batch: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(reversed(indices))
 
 
-def _score_change(request: Request) -> Callable[..., Any] | None:
+def _score_change(request: Request[Softmax]) -> Callable[..., Any] | None:
     """What happens to a score before softmax: the softcap, then the bias."""
-    assert isinstance(request.mechanism, Softmax)
     softcap, start = request.mechanism.softcap, request.call.start
     bias = request.bias.on(request.q) if isinstance(request.bias, Bias) else None
     if softcap is None and bias is None:

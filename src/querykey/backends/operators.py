@@ -1,8 +1,12 @@
-"""Functions made operators of torch: what autograd, torch.compile and `qk cost` see as one step."""
+"""Functions made operators of torch: what autograd, torch.compile and `qk cost` see as one step.
+
+What the backends use of torch that it does not promise (names with an underscore) is here alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -29,11 +33,21 @@ def no_forward_mode(*tensors: Any) -> str | None:
     )
     # Inside of another transform, tangents of an outer one are not seen.
     levels = _TRANSFORMS.get_interpreter_stack() or ()
-    taken = taken or any(each.key() == _TRANSFORMS.TransformType.Jvp for each in levels)
+    taken = taken or any(level.key() == _TRANSFORMS.TransformType.Jvp for level in levels)
     return "it has no derivative in forward mode" if taken else None
 
 
 _TRANSFORMS: Any = torch._C._functorch  # type: ignore[attr-defined]
+
+
+def version(tensor: torch.Tensor) -> Any:
+    """Return what changes whenever a tensor is written to; of an inference tensor, no two agree."""
+    return object() if tensor.is_inference() else tensor._version
+
+
+def recompiling_up_to(limit: int) -> AbstractContextManager[Any]:
+    """Return a context in which torch.compile makes so many versions of one function."""
+    return torch._dynamo.config.patch(recompile_limit=limit)
 
 
 def no_second_derivative(ctx: object, *_: object) -> None:

@@ -16,7 +16,7 @@ PAIRS = 1 << 22  # booleans made at a time
 
 
 @dataclass(frozen=True)
-class Block:
+class QueryBlock:
     """Queries first to last - 1, with the keys low to high - 1 that the mask lets them reach."""
 
     first: int
@@ -30,13 +30,13 @@ def per_query(mask: Mask) -> bool:
     return mask.uses_positions or any(isinstance(leaf, Dense) for leaf in mask.leaves)
 
 
-def blocks(mask: Mask, call: Call, alike: bool) -> Iterator[Block]:
+def blocks(mask: Mask, call: Call, alike: bool) -> Iterator[QueryBlock]:
     """Cut the queries into blocks of few pairs; keys out of a block's reach are left out of it.
 
     Queries that are all `alike` need one row for all of them, so they stay together.
     """
     if alike:
-        yield Block(0, call.queries, 0, call.keys)
+        yield QueryBlock(0, call.queries, 0, call.keys)
         return
     size = max(1, min(call.queries, PAIRS // max(1, call.keys * math.prod(call.batch))))
     if mask.reach < call.keys:  # small blocks skip more, but each has its overhead
@@ -49,10 +49,10 @@ def blocks(mask: Mask, call: Call, alike: bool) -> Iterator[Block]:
                 low = min(max(0, call.start + first - int(mask.reach)), call.keys - 1)
             if mask.settles == 0:  # no key ahead of its query
                 high = max(low + 1, min(call.keys, call.start + last))
-        yield Block(first, last, low, high)
+        yield QueryBlock(first, last, low, high)
 
 
-def positions(call: Call, block: Block, device: torch.device) -> tuple[Any, Any, At]:
+def positions(call: Call, block: QueryBlock, device: torch.device) -> tuple[Any, Any, At]:
     """Return query positions, key positions and places of a block, as `Call.places` does."""
     query, key, at = places(
         torch, device, call.batch, call.heads, block.last - block.first, block.high - block.low,
@@ -61,8 +61,8 @@ def positions(call: Call, block: Block, device: torch.device) -> tuple[Any, Any,
     return query + block.first, key + block.low, At(at.batch, at.head, at.row + block.first)
 
 
-def visible(mask: Mask, call: Call, block: Block, device: torch.device) -> torch.Tensor:
-    """The block's booleans, (batch, heads, queries, keys) with 1 where nothing differs."""
+def visible(mask: Mask, call: Call, block: QueryBlock, device: torch.device) -> torch.Tensor:
+    """Return the block's booleans, (batch, heads, queries, keys) with 1 where nothing differs."""
     query, key, at = positions(call, block, device)
     if not per_query(mask):
         query, at = query[..., :1, :], At(at.batch, at.head, at.row[..., :1, :])

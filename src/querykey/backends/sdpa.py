@@ -13,10 +13,16 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.attention import FULL, Bias, Causal, Softmax
+from querykey.attention import (
+    FULL,
+    Bias,
+    Causal,
+    Softmax,
+)
+from querykey.backends.backend import Request
 from querykey.backends.operators import no_forward_mode
 from querykey.backends.pairs import (
-    Block,
+    QueryBlock,
     blocks,
     joined_batch,
     looked_at,
@@ -24,28 +30,38 @@ from querykey.backends.pairs import (
     positions,
     visible,
 )
-from querykey.backends.backend import Request
 
-WHY = "torch's fused softmax attention"
+computes = Softmax
+beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
-def refusal(request: Request) -> str | None:
-    """Why this backend cannot serve the call; None if it can."""
-    if not isinstance(request.mechanism, Softmax):
-        return f"it computes softmax attention, not {type(request.mechanism).__name__}"
+def why(request: Request[Softmax]) -> str:
+    """Say whose kernel it is."""
+    return "torch's fused softmax attention"
+
+
+def refusal(request: Request[Softmax]) -> str | None:
+    """Say why this backend cannot serve the call; None if it can."""
+    if request.empty:
+        return "there is nothing to compute"
     if request.mechanism.softcap is not None:
         return "it has no softcap"
     return no_forward_mode(request.q, request.k, request.v, request.bias)
 
 
-def notes(request: Request) -> tuple[str, ...]:
-    """What a user should know about the numbers."""
+def defers_to(request: Request[Softmax]) -> str | None:
+    """Name flex on a GPU where the mask leaves out blocks, which flex skips."""
+    return "flex" if request.q.is_cuda and request.others else None
+
+
+def notes(request: Request[Softmax]) -> tuple[str, ...]:
+    """Say what a user should know about the numbers."""
     if request.mask == FULL:
         return ()
     return ("NaN or inf in a key that only some queries may see can reach the others",)
 
 
-def run(request: Request) -> torch.Tensor:
+def run(request: Request[Softmax]) -> torch.Tensor:
     """Compute the call."""
     q, k, v = four_axes(request)
     if request.bias is None and _everything_visible(request):
@@ -58,7 +74,7 @@ def run(request: Request) -> torch.Tensor:
     return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
 
 
-def four_axes(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def four_axes(request: Request[Softmax]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v as (batch, heads, tokens, features), which torch's kernels want."""
     call = request.call
     batch = math.prod(call.batch)
@@ -69,22 +85,21 @@ def four_axes(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     )
 
 
-def _everything_visible(request: Request) -> bool:
+def _everything_visible(request: Request[Softmax]) -> bool:
     """FULL, or Causal() with every query behind the last key, as when one token is decoded."""
     start = request.call.start
     behind = isinstance(start, int) and start >= request.call.keys - 1
     return request.mask == FULL or (request.mask == Causal() and behind)
 
 
-def _plainly_causal(request: Request) -> bool:
-    assert isinstance(request.mechanism, Softmax)
+def _plainly_causal(request: Request[Softmax]) -> bool:
     fits = request.call.queries <= request.call.keys
     # torch scales the -inf of its own mask too, so that a scale of 0 or below makes NaN of it.
     fits = fits and request.mechanism.scale_for(request.call.key_dim) > 0
     return request.mask == Causal() and request.starts_at_zero and fits
 
 
-def _masked(request: Request, q: Any, k: Any, v: Any) -> torch.Tensor:
+def _masked(request: Request[Softmax], q: Any, k: Any, v: Any) -> torch.Tensor:
     """Attend block by block; what is alone stays out, and a query that sees nothing gets zeros."""
     mask, call, looking = request.mask, request.call, None
     if not (mask == FULL or request.sees_itself):
@@ -98,7 +113,12 @@ def _masked(request: Request, q: Any, k: Any, v: Any) -> torch.Tensor:
 
 
 def _block(
-    request: Request, block: Block, looking: torch.Tensor | None, q: Any, k: Any, v: Any
+    request: Request[Softmax],
+    block: QueryBlock,
+    looking: torch.Tensor | None,
+    q: Any,
+    k: Any,
+    v: Any,
 ) -> torch.Tensor:
     queries, keys = slice(block.first, block.last), slice(block.low, block.high)
     seen = None
@@ -113,7 +133,9 @@ def _block(
     return _fused(request, q[:, :, queries], k[:, :, keys], v[:, :, keys], seen)
 
 
-def _biased(request: Request, block: Block, seen: torch.Tensor | None) -> torch.Tensor:
+def _biased(
+    request: Request[Softmax], block: QueryBlock, seen: torch.Tensor | None
+) -> torch.Tensor:
     bias, call, q = request.bias, request.call, request.q
     # Scores are never in less than float32; on a GPU the kernels want a bias like q.
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -129,9 +151,8 @@ def _biased(request: Request, block: Block, seen: torch.Tensor | None) -> torch.
 
 
 def _fused(
-    request: Request, q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False
+    request: Request[Softmax], q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = False
 ) -> torch.Tensor:
-    assert isinstance(request.mechanism, Softmax)
     value_dim = v.shape[-1]
     width = max(q.shape[-1], value_dim)
     # Keys and values of different sizes take a path that is five times slower; zeros behind the

@@ -14,20 +14,18 @@ from torch import Tensor, nn
 
 from querykey.attention import (
     FULL,
-    Argmax,
     Bias,
     Mask,
     Padding,
     Recurrent,
     Rotary,
     State,
-    Ways,
+    blank,
     empty_state,
     repeat_heads,
     weighted_sum,
     weights,
 )
-from querykey.attention import follow as follow_by
 from querykey.backends import NAMES, BackendError, attend, follow
 from querykey.nn.config import AttentionConfig
 
@@ -140,8 +138,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, State]:
         """Return what new tokens gather from the state and from each other, and the next state."""
         if self.drop is not None and self.drop.training:
-            ways = Ways(self._attend_with_dropout)
-            return follow_by(q, k, v, state, real, bias=bias, ways=ways)
+            return self._follow_with_dropout(q, k, v, state, real, bias)
         return follow(q, k, v, state, real, bias=bias, backend=self.backend)
 
     def join(self, out: Tensor) -> Tensor:
@@ -153,6 +150,20 @@ class MultiHeadAttention(nn.Module):
         """Attend with some weights set to 0, which takes all weights written out."""
         assert self.drop is not None
         return weighted_sum(self.drop(weights(q, k, **options)), repeat_heads(v, q.shape[1]))
+
+    def _follow_with_dropout(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State, real: Any, bias: Any
+    ) -> tuple[Tensor, State]:
+        """Do as `follow`, with some weights set to 0."""
+        new = state.chunk(q, k, v, real)
+        if new.tokens == 0:
+            return blank(q, v), state
+        reading, after = state.reading(new, learning=bias is not None)
+        out = self._attend_with_dropout(
+            new.q, reading.keys, reading.values, mechanism=self.config.mechanism,
+            mask=reading.mask, bias=bias, start=reading.start,
+        )  # fmt: skip
+        return new.restore(out), after
 
     def _in_dtype_of(
         self, state: State, q: Tensor, k: Tensor, v: Tensor
@@ -175,7 +186,7 @@ class MultiHeadAttention(nn.Module):
     @property
     def breaks_laws(self) -> dict[str, str]:
         """The laws of `qk check` that this module breaks by design, each with the reason."""
-        if not isinstance(self.config.mechanism, Argmax):
+        if self.config.mechanism.differentiable:
             return {}
         return {"gradient.reaches": "the choice of the best key has no derivative (Argmax)"}
 

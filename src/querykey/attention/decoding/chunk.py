@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from querykey.attention.arrays import (
     library,
     namespace,
 )
+from querykey.attention.heads import repeat_heads
 from querykey.shapes import bind
 
 
@@ -42,7 +44,13 @@ class Chunk:
     @property
     def even(self) -> bool:
         """Whether all rows have as many real tokens."""
-        return len(set(self.counts)) < 2
+        return even(self.counts)
+
+    def real_places(self) -> Array | None:
+        """Say which places hold a real token, (batch, 1, tokens); None where all of them do."""
+        if self.even:
+            return None
+        return constant(first_places(self.counts, self.tokens)[:, None], self.q)
 
     def restore(self, out: Array) -> Array:
         """Put outputs back where their queries stood, with zeros for what is not real."""
@@ -75,6 +83,22 @@ def chunk(q: Array, k: Array, v: Array, real: Any) -> Chunk:
     return Chunk(q, k, v, tuple(counts.tolist()), np.maximum(taken, 0), constant(host, q))
 
 
+def blank(q: Array, v: Array) -> Array:
+    """Return zeros for every query, which give zeros as gradients to the values."""
+    xp, v = namespace(q), repeat_heads(v, q.shape[1])
+    return xp.where(xp.zeros_like(v) > 0, v, xp.zeros_like(v))
+
+
+def even(counts: Sequence[int]) -> bool:
+    """Whether all rows have as many tokens."""
+    return len(set(counts)) < 2
+
+
+def first_places(counts: Sequence[int], width: int) -> np.ndarray:
+    """Return (rows, width) booleans, True for the first counts[b] places of row b."""
+    return np.arange(width) < np.asarray(counts, dtype=np.int64)[:, None]
+
+
 def along_tokens(x: Array, index: np.ndarray) -> Array:
     """Return x[b, :, index[b, i]] for x (batch, heads, tokens, features); always a copy."""
     xp = namespace(x)
@@ -83,8 +107,8 @@ def along_tokens(x: Array, index: np.ndarray) -> Array:
     batch, heads, tokens, width = x.shape
     flat = xp.reshape(xp.moveaxis(x, 2, 1), (batch * tokens, heads, width))
     places = (np.arange(batch)[:, None] * tokens + index).reshape(-1)
-    found = xp.take(flat, constant(places, x), axis=0)
-    return xp.moveaxis(xp.reshape(found, (batch, index.shape[1], heads, width)), 1, 2)
+    taken = xp.take(flat, constant(places, x), axis=0)
+    return xp.moveaxis(xp.reshape(taken, (batch, index.shape[1], heads, width)), 1, 2)
 
 
 def _on_host(real: Any, q: Array) -> np.ndarray:

@@ -14,18 +14,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from querykey.attention import reference
-from querykey.attention.arrays import Array, described, namespace, widened
-from querykey.attention.decoding.growing import Growing, Memory, Sliding, State, Ways
-from querykey.attention.decoding.chunk import Chunk, chunk
-from querykey.attention.heads import repeat_heads
+from querykey.attention.arrays import Array, described, widened
+from querykey.attention.biases import Bias
+from querykey.attention.decoding.chunk import blank
+from querykey.attention.decoding.growing import Growing
+from querykey.attention.decoding.recurrent import Recurrent, recur
+from querykey.attention.decoding.sliding import Sliding
+from querykey.attention.decoding.state import Memory, State
 from querykey.attention.inputs import check_inputs, check_specs
 from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
-from querykey.attention.mechanisms import Kernel, Mechanism
-from querykey.attention.positions import Bias
-from querykey.attention.decoding.recurrent import Recurrent
-from querykey.shapes import at_least_one, bind
-
-__all__ = ["Growing", "Recurrent", "Sliding", "State", "empty_state", "extend", "follow"]
+from querykey.attention.mechanisms import Mechanism
+from querykey.shapes import bind
+from querykey.words import whole
 
 
 def empty_state(
@@ -48,10 +48,9 @@ def empty_state(
     """
     check_specs(mechanism, mask, {})
     for name, size in {"batch": batch, "capacity": capacity or 0}.items():
-        if size < 0:
-            raise ValueError(f"{name} is at least 0; got {size}")
+        whole(name, size, least=0)
     for name, size in {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}.items():
-        at_least_one(name, size)
+        whole(name, size)
     for leaf in mask.leaves:
         if isinstance(leaf, ArrayMask):
             raise ValueError(
@@ -65,7 +64,7 @@ def empty_state(
         )
     memory = Memory(mechanism, mask, kv_heads, key_dim, value_dim)
     counts = (0,) * batch
-    if isinstance(mechanism, Kernel) and mask == Causal():
+    if mask == mechanism.sums_suffice_under:
         state = Recurrent(memory, counts)
     elif mask.relative and math.isfinite(mask.reach):
         state = Sliding(memory, counts)
@@ -75,20 +74,32 @@ def empty_state(
 
 
 def extend(
-    q: Array,
-    k: Array,
-    v: Array,
-    state: State,
-    real: Any = None,
-    *,
-    bias: Bias | None = None,
-    ways: Ways = Ways(reference.attend),  # noqa: B008 - a frozen value
+    q: Array, k: Array, v: Array, state: State, real: Any = None, *, bias: Bias | None = None
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
 
     `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
     state, and their outputs are zeros. A bias is a rule over positions.
     """
+    state = ready(q, k, v, state, bias)
+    new = state.chunk(q, k, v, real)
+    if new.tokens == 0:
+        return blank(q, v), state
+    if isinstance(state, Recurrent):
+        out, outer, total = recur(
+            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places()
+        )
+        return new.restore(out), state.after(new, outer, total)
+    reading, after = state.reading(new, learning=bias is not None)
+    out = reference.attend(
+        new.q, reading.keys, reading.values, mechanism=state.mechanism, mask=reading.mask,
+        bias=bias, start=reading.start,
+    )  # fmt: skip
+    return new.restore(out), after
+
+
+def ready(q: Array, k: Array, v: Array, state: State, bias: Bias | None) -> State:
+    """Return the state with its arrays made, where new tokens fit it; else say what does not."""
     if bias is not None and not isinstance(bias, Bias):
         raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
     if not isinstance(state, State):
@@ -105,47 +116,7 @@ def extend(
     if not state.arrays:
         state = state.started(k)
     _check_kind(k, state)
-    return follow(q, k, v, state, real, bias=bias, ways=ways)
-
-
-def follow(
-    q: Array,
-    k: Array,
-    v: Array,
-    state: State,
-    real: Any = None,
-    *,
-    bias: Bias | None = None,
-    ways: Ways = Ways(reference.attend),  # noqa: B008 - a frozen value
-) -> tuple[Array, State]:
-    """Do as `extend`, for arrays that are known to fit each other and the state's arrays.
-
-    A layer that made both the state and the arrays knows that; asking again at every token takes
-    longer than the attention of a small model.
-    """
-    new = chunk(q, k, v, real)
-    _check_settled(state, new)
-    if new.tokens == 0:
-        return _blank(q, v), state
-    out, after = state.extended(new, bias, ways)
-    return new.restore(out), after
-
-
-def _blank(q: Array, v: Array) -> Array:
-    """Return zeros for every query, which give zeros as gradients to the values."""
-    xp, v = namespace(q), repeat_heads(v, q.shape[1])
-    return xp.where(xp.zeros_like(v) > 0, v, xp.zeros_like(v))
-
-
-def _check_settled(state: State, new: Chunk) -> None:
-    if state.mask.settles == 0:
-        return
-    for row, (old, more) in enumerate(zip(state.counts, new.counts, strict=True)):
-        if more and 0 < old < state.mask.settles:
-            raise ValueError(
-                f"under {state.mask}, every query sees the first {state.mask.settles} keys, so "
-                f"these must come in one piece; row {row} stopped after {old}"
-            )
+    return state
 
 
 def _check_kind(k: Array, state: State) -> None:

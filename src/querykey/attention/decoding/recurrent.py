@@ -7,11 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant, device_of, full_precision, namespace, widened
-from querykey.attention.decoding.growing import State, Ways, chosen_rows
+from querykey.attention.arrays import Array, device_of, full_precision, namespace, widened
 from querykey.attention.decoding.chunk import Chunk
+from querykey.attention.decoding.state import State, chosen_rows
 from querykey.attention.mechanisms import Kernel
-from querykey.attention.positions import Bias
 from querykey.attention.reference import weighted_sum
 
 BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
@@ -50,35 +49,31 @@ class Recurrent(State):
             total=xp.zeros(shape, **options),
         )
 
-    def extended(self, new: Chunk, bias: Bias | None, ways: Ways) -> tuple[Array, State]:
-        """Go block by block: the past through its sums, the block's own tokens one by one."""
-        if ways.recur is not None:
-            real = _real(new, 0, new.tokens)
-            out, *sums = ways.recur(self.kernel, new.q, new.k, new.v, *self.arrays, real)
-            return out, Recurrent(self.memory, self._after(new), *sums)
-        with full_precision(new.q):
-            outs, outer, total = [], self.outer, self.total
-            for first in range(0, new.tokens, BLOCK):
-                block = (x[:, :, first : first + BLOCK, :] for x in (new.q, new.k, new.v))
-                q, k, v = (widened(x) for x in block)
-                outs.append(_read(self.kernel, q, k, v, outer, total))
-                real = _real(new, first, tokens=k.shape[2])
-                outer, total = _taken_in(self.kernel.phi(k), v, outer, total, real)
-            xp = namespace(new.q)
-            out = xp.astype(xp.concat(outs, axis=2), new.q.dtype)
-        return out, Recurrent(self.memory, self._after(new), outer, total)
+    def after(self, new: Chunk, outer: Array, total: Array) -> Recurrent:
+        """Return the state after a chunk, with the sums that `recur` returned for it."""
+        return Recurrent(self.memory, self._counts_after(new), outer, total)
 
     def _selected(self, rows: np.ndarray, counts: tuple[int, ...]) -> State:
         return Recurrent(self.memory, counts, *(chosen_rows(x, rows) for x in self.arrays))
 
 
-def _real(new: Chunk, first: int, tokens: int) -> Array | None:
-    """Which tokens of the block are real, (batch, 1, tokens); None where all are."""
-    if new.even:
-        return None
-    counts = np.asarray(new.counts, dtype=np.int64)[:, None, None]
-    filled = np.arange(first, first + tokens) < counts
-    return constant(filled, new.q)
+def recur(
+    kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array, real: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return the outputs of new queries (batch, heads, tokens, ...), and the sums after the tokens.
+
+    It goes block by block: the past through its sums, the block's own tokens pair by pair. `real`
+    (batch, 1, tokens) is False for what stands behind the real tokens of a row.
+    """
+    xp, outs = namespace(q), []
+    with full_precision(q):
+        for first in range(0, q.shape[2], BLOCK):
+            place = slice(first, first + BLOCK)
+            block_q, block_k, block_v = (widened(x[:, :, place, :]) for x in (q, k, v))
+            outs.append(_read(kernel, block_q, block_k, block_v, outer, total))
+            there = None if real is None else real[..., place]
+            outer, total = _taken_in(kernel.phi(block_k), block_v, outer, total, there)
+        return xp.astype(xp.concat(outs, axis=2), q.dtype), outer, total
 
 
 def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array) -> Array:
@@ -108,6 +103,7 @@ def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Arr
 def _taken_in(
     phi: Array, v: Array, outer: Array, total: Array, real: Array | None
 ) -> tuple[Array, Array]:
+    """Return the sums with the real tokens of a block added."""
     xp = namespace(phi)
     if real is not None:
         phi = xp.where(real[..., None], phi, xp.zeros_like(phi))

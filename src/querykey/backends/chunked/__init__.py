@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import torch
 
-from querykey.attention import Kernel, real_keys
+from querykey.attention import (
+    Kernel,
+    real_keys,
+)
+from querykey.backends.backend import Request
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
-from querykey.backends.backend import Request
 
-WHY = "kernel attention in chunks: time and memory linear in the tokens"
+computes = Kernel
+beaten = "it serves, but {taken} is faster here; ask for it by name"
+LONG = 256  # new tokens from which chunks are quicker than the equation
 
 
-def refusal(request: Request) -> str | None:
-    """Why this backend cannot serve the call; None if it can."""
-    if not isinstance(request.mechanism, Kernel):
-        return f"it computes kernel attention, not {type(request.mechanism).__name__}"
+def why(request: Request[Kernel]) -> str:
+    """Say what chunks save."""
+    return "kernel attention in chunks: time and memory linear in the tokens"
+
+
+def refusal(request: Request[Kernel]) -> str | None:
+    """Say why this backend cannot serve the call; None if it can."""
+    if request.empty:
+        return "there is nothing to compute"
     if request.others:
         shown = " & ".join(str(part) for part in request.others)
         return f"it takes Causal() and padding, and {shown} is neither"
@@ -26,9 +36,13 @@ def refusal(request: Request) -> str | None:
     return only_backward(request.q, request.k, request.v)
 
 
-def notes(request: Request) -> tuple[str, ...]:
-    """What a user should know about the numbers."""
-    assert isinstance(request.mechanism, Kernel)
+def defers_to(request: Request[Kernel]) -> str | None:
+    """Return None: what is faster is asked before it."""
+    return None
+
+
+def notes(request: Request[Kernel]) -> tuple[str, ...]:
+    """Say what a user should know about the numbers."""
     said = []
     if request.causal:
         said.append("NaN or inf in a key that only some queries may see can reach the others")
@@ -37,9 +51,8 @@ def notes(request: Request) -> tuple[str, ...]:
     return tuple(said)
 
 
-def run(request: Request) -> torch.Tensor:
+def run(request: Request[Kernel]) -> torch.Tensor:
     """Compute the call; keys that no query sees, and queries that see no key, may hold anything."""
-    assert isinstance(request.mechanism, Kernel)
     q, k, v, real = request.q, request.k, request.v, real_keys(request.mask, request.q)
     start = 0
     if request.causal:
@@ -51,7 +64,7 @@ def run(request: Request) -> torch.Tensor:
     return linear.attend(q, k, v, request.mechanism, causal=request.causal, real=real, start=start)
 
 
-def _looking(request: Request, real: torch.Tensor | None, start: int) -> torch.Tensor:
+def _looking(request: Request[Kernel], real: torch.Tensor | None, start: int) -> torch.Tensor:
     """Which queries see a real key, in a shape that broadcasts against q."""
     if not request.causal:
         assert real is not None
@@ -63,6 +76,18 @@ def _looking(request: Request, real: torch.Tensor | None, start: int) -> torch.T
             looking = looking & (real.cumsum(-1)[..., at.clamp(0, real.shape[-1] - 1)] > 0)
         looking = looking[..., None]
     return looking[..., None, :, :] if request.call.has_heads else looking
+
+
+def recurrence_refusal(
+    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *sums: torch.Tensor
+) -> str | None:
+    """Say why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
+    return only_backward(q, k, v, *sums)
+
+
+def recurrence_pays(tokens: int) -> bool:
+    """Whether chunks take so many new tokens in faster than the equation does."""
+    return tokens >= LONG
 
 
 def recur(

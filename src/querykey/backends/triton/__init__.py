@@ -9,20 +9,41 @@ import torch
 
 from querykey.attention import Documents, Kernel, Mechanism, PowerSeries, moved, real_keys
 from querykey.backends.backend import Request
+from querykey.backends.operators import only_backward
 from querykey.backends.triton import linear
 from querykey.backends.triton.plans import SIZES, SUMMED
 from querykey.backends.triton.recurrence import KINDS, recur
 
-__all__ = ["WHY", "notes", "recur", "recurrence_refusal", "refusal", "run"]
+__all__ = [
+    "beaten",
+    "computes",
+    "defers_to",
+    "notes",
+    "recur",
+    "recurrence_pays",
+    "recurrence_refusal",
+    "refusal",
+    "run",
+    "why",
+]
 
 # Asked once: torch.compile does not trace into the import system.
 HAS_TRITON = find_spec("triton") is not None
 MOST = 65535  # of a GPU's grid along its second axis
-WHY = "quadratic kernels on the GPU: ahead of chunks at every length measured"
+LONG = 256  # new tokens from which the kernels are quicker than the equation, if not one alone
+computes = Kernel
+beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
-def refusal(request: Request) -> str | None:
-    """Why this backend cannot serve the call; None if it can."""
+def why(request: Request[Kernel]) -> str:
+    """Say where it is ahead."""
+    return "quadratic kernels on the GPU: ahead of chunks at every length measured"
+
+
+def refusal(request: Request[Kernel]) -> str | None:
+    """Say why this backend cannot serve the call; None if it can."""
+    if request.empty:
+        return "there is nothing to compute"
     unknown = _unknown(request.mechanism)
     if unknown is not None:
         return unknown
@@ -42,7 +63,18 @@ def refusal(request: Request) -> str | None:
         return f"it takes keys and values of at most {most} entries{known}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
-    return _machine(request.q) or _precision(request.q) or _crowd(*request.q.shape[:-2])
+    one_way = _machine(request.q) or only_backward(request.q, request.k, request.v)
+    return one_way or _precision(request.q) or _crowd(*request.q.shape[:-2])
+
+
+def defers_to(request: Request[Kernel]) -> str | None:
+    """Return None: nothing that is asked later is faster on a GPU."""
+    return None
+
+
+def recurrence_pays(tokens: int) -> bool:
+    """Whether the kernels take so many new tokens in faster than the equation does."""
+    return tokens == 1 or tokens >= LONG
 
 
 def recurrence_refusal(
@@ -54,12 +86,14 @@ def recurrence_refusal(
         return unknown
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *sums)):
         return "it gives no gradients through a state"
+    if q.shape[2] == 1 and q.dtype not in KINDS:
+        return f"it takes no {str(q.dtype)[6:]}"
     if q.shape[2] == 1:
-        known = q.dtype in KINDS
-        return _machine(q) if known else f"it takes no {str(q.dtype)[6:]}"
+        return _machine(q) or only_backward(q, k, v, *sums)
     if max(q.shape[-1], v.shape[-1]) > SUMMED:
         return f"it takes keys and values of at most {SUMMED} entries, or one token"
-    return _machine(q) or _precision(q) or _crowd(*q.shape[:2])
+    one_way = _machine(q) or only_backward(q, k, v, *sums)
+    return one_way or _precision(q) or _crowd(*q.shape[:2])
 
 
 def _unknown(mechanism: Mechanism) -> str | None:
@@ -100,7 +134,7 @@ def _crowd(*heads: int) -> str | None:
     return None
 
 
-def notes(request: Request) -> tuple[str, ...]:
+def notes(request: Request[Kernel]) -> tuple[str, ...]:
     """What a user should know about the numbers."""
     said = ["sums over far tokens are kept in bfloat16"]
     if request.others:
@@ -114,9 +148,8 @@ def notes(request: Request) -> tuple[str, ...]:
     return tuple(said)
 
 
-def run(request: Request) -> torch.Tensor:
+def run(request: Request[Kernel]) -> torch.Tensor:
     """Compute the call; padded keys, and queries that see only those, may hold anything."""
-    assert isinstance(request.mechanism, Kernel)
     real = real_keys(request.mask, request.q)
     ids = next((moved(part.ids, request.q) for part in _documents(request)), None)
     return linear.attend(
@@ -125,5 +158,5 @@ def run(request: Request) -> torch.Tensor:
     )  # fmt: skip
 
 
-def _documents(request: Request) -> list[Documents]:
+def _documents(request: Request[Kernel]) -> list[Documents]:
     return [part for part in request.others if isinstance(part, Documents)]

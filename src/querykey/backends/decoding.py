@@ -1,0 +1,81 @@
+"""Decoding by the fastest backend that serves: new tokens and a state in, outputs and state out."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from querykey.attention import (
+    Array,
+    Bias,
+    Chunk,
+    Recurrent,
+    State,
+    blank,
+    ready,
+    recur,
+)
+from querykey.backends.backend import BackendError, Recur, RecurrentBackend
+from querykey.backends.dispatch import attend, considered, load
+
+RECURRENT = ("triton", "chunked")  # in the order in which auto asks them; else the equation
+
+
+def extend(
+    q: Array, k: Array, v: Array, state: State, real: Any = None, *, bias: Bias | None = None
+) -> tuple[Array, State]:
+    """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
+
+    `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
+    state, and their outputs are zeros. A bias is a rule over positions.
+    """
+    return follow(q, k, v, ready(q, k, v, state, bias), real, bias=bias)
+
+
+def follow(
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    backend: str = "auto",
+) -> tuple[Array, State]:
+    """Do as `extend`, for arrays that are known to fit each other and the state's arrays.
+
+    A layer that made both the state and the arrays knows that; asking again at every token takes
+    longer than the attention of a small model.
+    """
+    new = state.chunk(q, k, v, real)
+    if new.tokens == 0:
+        return blank(q, v), state
+    if isinstance(state, Recurrent):
+        run = _recurrence(state, new, backend)
+        out, outer, total = run(
+            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places()
+        )
+        return new.restore(out), state.after(new, outer, total)
+    reading, after = state.reading(new, learning=bias is not None)
+    out = attend(
+        new.q, reading.keys, reading.values, mechanism=state.mechanism, mask=reading.mask,
+        bias=bias, start=reading.start, backend=backend,
+    )  # fmt: skip
+    return new.restore(out), after
+
+
+def _recurrence(state: Recurrent, new: Chunk, backend: str) -> Recur:
+    """Return what takes the chunk into the state's sums: by name, or the fastest that can."""
+    tensors = (new.q, new.k, new.v, *state.arrays)
+    for name in RECURRENT:
+        if backend == "auto" and considered(name, new.q):
+            fast = cast(RecurrentBackend, load(name))
+            pays = fast.recurrence_pays(new.tokens)
+            if pays and fast.recurrence_refusal(state.kernel, *tensors) is None:
+                return fast.recur
+        elif backend == name:
+            named = cast(RecurrentBackend, load(name))
+            reason = named.recurrence_refusal(state.kernel, *tensors)
+            if reason is not None:
+                raise BackendError(f"backend {name!r} cannot serve this call: {reason}")
+            return named.recur
+    return recur

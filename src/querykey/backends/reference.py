@@ -1,0 +1,47 @@
+"""The equation as a backend: it serves every call, on every array library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from querykey.attention import (
+    Array,
+    Mechanism,
+    attend_checked,
+    library,
+)
+from querykey.backends.backend import Request
+
+computes = Mechanism
+beaten = "it would give the same, and {taken} is faster"
+
+
+def why(request: Request[Any]) -> str:
+    """Say that it is the equation, and why nothing faster serves the call."""
+    kind = library(request.q)
+    if kind != "torch":
+        return f"the equation; fast backends take torch tensors, and q is of {kind}"
+    return f"the equation; no fast backend serves {type(request.mechanism).__name__} here"
+
+
+def refusal(request: Request[Any]) -> str | None:
+    """Return None: it serves every call."""
+    return None
+
+
+def defers_to(request: Request[Any]) -> str | None:
+    """Return None: it is asked last."""
+    return None
+
+
+def notes(request: Request[Any]) -> tuple[str, ...]:
+    """Return nothing: the equation keeps every convention."""
+    return ()
+
+
+def run(request: Request[Any]) -> Array:
+    """Compute the call by its equation."""
+    return attend_checked(
+        request.q, request.k, request.v, request.mechanism, request.mask, request.bias,
+        request.call,
+    )  # fmt: skip
