@@ -1,4 +1,4 @@
-"""From a config to its model."""
+"""The model that every kind of config describes, and `build`, which makes it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def build(config: Any) -> nn.Module:
     """Return the model that a config describes, with weights drawn at random."""
     kind = MODELS.get(type(config))
     if kind is None:
-        known = ", ".join(each.__name__ for each in MODELS)
-        raise TypeError(f"a model wants one of {known}; got {config!r}")
+        names = ", ".join(config_kind.__name__ for config_kind in MODELS)
+        raise TypeError(f"a model wants one of {names}; got {config!r}")
     return kind(config)

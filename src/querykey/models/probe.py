@@ -25,7 +25,7 @@ class Probe:
 
     @property
     def accuracy(self) -> float:
-        """The mean over seeds."""
+        """The mean accuracy over all seeds."""
         return sum(self.scores) / len(self.scores)
 
     @property
@@ -116,22 +116,22 @@ def features(model: nn.Module, inputs: Any, batch: int = 256) -> Tensor:
     like = next(iter(model.parameters()), torch.empty(0))
     modes = [(module, module.training) for module in model.modules()]
     run = getattr(model, "encode", None) or getattr(model, "hidden", None) or model
-    found = []
+    vectors = []
     model.eval()
     try:
         with torch.no_grad():
             for first in range(0, len(parts[0]), batch):
                 piece = [_beside(part[first : first + batch], like) for part in parts]
                 real = piece[1] if padded else None
-                found.append(_one_each(_tensor_of(run(*piece)), real).double().cpu())
+                vectors.append(_mean_vector(_tensor_of(run(*piece)), real).double().cpu())
     finally:
         for module, mode in modes:
             module.training = mode
-    return torch.cat(found)
+    return torch.cat(vectors)
 
 
 def _several(inputs: Any) -> tuple[Any, ...]:
-    if isinstance(inputs, list) and all(isinstance(each, Tensor) for each in inputs):
+    if isinstance(inputs, list) and all(isinstance(part, Tensor) for part in inputs):
         return tuple(inputs)
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
@@ -153,8 +153,8 @@ def _tensor_of(out: Any) -> Tensor:
     raise TypeError(f"probe wants a model that returns vectors; got {type(out).__name__}")
 
 
-def _one_each(out: Tensor, real: Tensor | None) -> Tensor:
-    """Average (batch, ..., width) over what stands between."""
+def _mean_vector(out: Tensor, real: Tensor | None) -> Tensor:
+    """Average (batch, ..., width) over tokens or places, to (batch, width)."""
     if out.ndim == 2:
         return out
     if out.ndim == 3 and real is not None and real.shape == out.shape[:2]:

@@ -62,7 +62,7 @@ class Block(nn.Module):
         bias: Bias | None = None,
         turns: Turns | None = None,
     ) -> Any:
-        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) is True for some.
+        """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) hides padding.
 
         With a state, x follows the tokens that it remembers: returns (out, the state after x).
         `memory` is what a block with a `source_width` looks at, from `remember`.
@@ -75,19 +75,19 @@ class Block(nn.Module):
             out, state = out
         x = self._joined(x, out, self.attention_norm, "attention")
         if self.cross is not None and self.cross_norm is not None:
-            out = self._look(self.cross_norm(x) if self.before else x, memory)
+            out = self._attend_to_source(self.cross_norm(x) if self.before else x, memory)
             x = self._joined(x, out, self.cross_norm, "attention")
         out = self.mlp(self.mlp_norm(x) if self.before else x)
         x = self._joined(x, out, self.mlp_norm, "mlp")
         return x if state is None else (x, state)
 
     def remember(self, source: Tensor, real: Tensor | None = None) -> SourceMemory:
-        """Return what this block needs to know of another sequence (batch, tokens, width)."""
+        """Return the keys and values of another sequence (batch, tokens, width) for this block."""
         if self.cross is None:
             raise ValueError("this block looks at no other sequence; give it a source_width")
         return SourceMemory(*self.cross.memory(source), real)
 
-    def _look(self, x: Tensor, memory: SourceMemory | None) -> Tensor:
+    def _attend_to_source(self, x: Tensor, memory: SourceMemory | None) -> Tensor:
         if self.cross is None or memory is None:
             raise ValueError("this block looks at another sequence, and none was given")
         return self.cross(x, memory=(memory.keys, memory.values), real=memory.real)
@@ -101,7 +101,7 @@ class Block(nn.Module):
         return out if self.before else norm(out)
 
     def extra_repr(self) -> str:
-        """Say how the parts are joined."""
+        """Return what the module prints of itself: where norms and residual sums are."""
         config = self.config
         norm = "no norm" if config.norm.kind == "none" else f"norm {config.norm.place}"
         joined = " and ".join(config.residual) or "nothing"

@@ -1,4 +1,4 @@
-"""What a block is made of, as frozen values: attention, MLP, norm, and how they are joined."""
+"""Frozen values that describe a block: its attention, its MLP, its norms, its residual sums."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AttentionConfig:
         among("biases", self.biases, ("qkv", "output"))
 
     def sizes(self, width: int) -> tuple[int, int, int]:
-        """Return key heads, key size and value size for tokens of so many features."""
+        """Return key heads, key size and value size for tokens with `width` features."""
         if None in (self.key_dim, self.value_dim) and width % self.heads:
             raise ValueError(
                 f"{width} features do not split into {self.heads} heads of one size; "
@@ -56,7 +56,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class MLPConfig:
-    """One hidden layer; a gated one multiplies activation(gate x) with up x before it goes down."""
+    """An MLP of one hidden layer; a gated one multiplies activation(gate x) with up x."""
 
     hidden: int
     activation: str = "gelu"
@@ -131,8 +131,8 @@ class BlockConfig:
         return cls(width, AttentionConfig(heads), MLPConfig(hidden))
 
 
-def among(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of those known."""
+def among(name: str, values: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    """Raise a ValueError for the first of `values` that is not one of those allowed."""
     for value in values:
-        if value not in known:
-            raise ValueError(f"{name}: there is no {value!r} (there is {', '.join(known)})")
+        if value not in allowed:
+            raise ValueError(f"{name}: there is no {value!r} (there is {', '.join(allowed)})")

@@ -1,4 +1,4 @@
-"""torch's own norms for tokens of some width."""
+"""The norms of torch that a config can ask for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TokenBatchNorm(nn.BatchNorm1d):
 
 
 def make_norm(config: NormConfig, width: int) -> nn.Module:
-    """Return the norm that the config asks for; Identity for none."""
+    """Return the norm that a config asks for, or Identity where it asks for none."""
     match config.kind:
         case "layer":
             return nn.LayerNorm(width, eps=config.epsilon)

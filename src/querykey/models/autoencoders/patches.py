@@ -36,17 +36,17 @@ class PatchAutoencoderConfig:
 
     @property
     def tokens(self) -> int:
-        """How many patches an image has."""
+        """How many patches an image is cut into."""
         return math.prod(patch_grid(self.image, self.patch))
 
     @property
     def visible(self) -> int:
-        """How many of them the encoder reads while training."""
+        """How many patches of an image the encoder reads while training."""
         return self.tokens - round(self.share * self.tokens)
 
     @property
     def pixels(self) -> int:
-        """How many numbers a patch has."""
+        """How many numbers a patch has, all channels together."""
         return self.channels * self.patch[0] * self.patch[1]
 
 
@@ -70,7 +70,8 @@ class PatchAutoencoder(nn.Module):
     def forward(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
         """Return whole images, completed from the patches with the indices `visible`.
 
-        (batch, count) of them; or, unless given, as many as while training, spread evenly.
+        `visible` is (batch, count). By default it is as many patches as while training, spread
+        evenly.
         """
         if visible is None:
             count, every = self.config.visible, self.config.tokens
@@ -91,10 +92,10 @@ class PatchAutoencoder(nn.Module):
 
     def decode(self, latent: Tensor, visible: Tensor) -> Tensor:
         """Return the pixels of all patches, (batch, patches, pixels), from those visible."""
-        known = self.bridge(latent)
-        # Under autocast the known ones are in half precision, and a parameter is not.
-        x = self.hidden_token.to(known.dtype).expand(len(known), self.config.tokens, -1)
-        x = x.scatter(1, visible[..., None].expand_as(known), known)
+        seen = self.bridge(latent)
+        # Under autocast these vectors are in half precision, and a parameter is not.
+        x = self.hidden_token.to(seen.dtype).expand(len(seen), self.config.tokens, -1)
+        x = x.scatter(1, visible[..., None].expand_as(seen), seen)
         x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
         for block in self.decoder:
             x = block(x)
@@ -125,4 +126,4 @@ class PatchAutoencoder(nn.Module):
         return x.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), -1, height, width)
 
     def tie(self) -> None:
-        """Nothing is tied here; every model can be asked."""
+        """Do nothing: this model has no tied tensors. `load` calls it on every model."""

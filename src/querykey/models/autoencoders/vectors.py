@@ -19,7 +19,7 @@ from querykey.words import whole
 
 @dataclass(frozen=True)
 class Noise:
-    """The model sees x + std * noise, and is to return x."""
+    """Denoising: the model sees x plus noise of this standard deviation, and learns to return x."""
 
     std: float
 
@@ -30,7 +30,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Hide:
-    """The model sees x with a random share of its features at 0, and is to return those."""
+    """Masking: the model sees x with a random share of its features at 0, and learns those."""
 
     share: float
 
@@ -41,7 +41,10 @@ class Hide:
 
 @dataclass(frozen=True)
 class AutoencoderConfig:
-    """inputs -> hidden ... -> latent, and the same way back. No hidden layer: a linear one."""
+    """Sizes of the layers from inputs over hidden to latent, mirrored on the way back.
+
+    Without hidden layers the autoencoder is linear.
+    """
 
     inputs: int
     latent: int
@@ -61,7 +64,7 @@ class AutoencoderConfig:
 
 
 class Layers(nn.Sequential):
-    """Linear layers with an activation between each two, none after the last."""
+    """Linear layers with an activation between two of them, and none after the last."""
 
     def __init__(self, sizes: tuple[int, ...], activation: str, bias: bool):
         pairs = pairwise(sizes)
@@ -69,18 +72,18 @@ class Layers(nn.Sequential):
         self.activation = activation
 
     def forward(self, input: Tensor) -> Tensor:
-        """Go through all layers."""
+        """Return what the last layer returns, (batch, its size)."""
         for number, layer in enumerate(self):
             input = layer(input if number == 0 else activate(self.activation, input))
         return input
 
     def extra_repr(self) -> str:
-        """Name what stands between the layers."""
+        """Return what the module prints of itself: its activation."""
         return f"{self.activation} between" if len(self) > 1 else ""
 
 
 class Autoencoder(nn.Module):
-    """x (batch, inputs) -> latent -> a guess at x."""
+    """Vectors x (batch, inputs) in; latent vectors, and from those reconstructions of x, out."""
 
     def __init__(self, config: AutoencoderConfig):
         super().__init__()
@@ -100,11 +103,11 @@ class Autoencoder(nn.Module):
         return self.encoder(x)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Return reconstructions, (batch, inputs)."""
+        """Return reconstructions (batch, inputs) of latent vectors."""
         return self.decoder(latent)
 
     def corrupt(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return what the model is to see of x, and which entries it is judged by."""
+        """Return the corrupted x, and which entries (True) the loss is taken over."""
         match self.config.corruption:
             case Noise(std):
                 noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
@@ -116,11 +119,11 @@ class Autoencoder(nn.Module):
                 return x, torch.ones_like(x, dtype=torch.bool)
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return the mean squared error of the entries that it is judged by."""
+        """Return the mean squared error over the entries that `corrupt` names."""
         seen, judged = self.corrupt(x, generator)
         wide = torch.promote_types(x.dtype, torch.float32)  # sums of half precision overflow
         error = (self(seen) - x).to(wide).square() * judged
         return (error.sum() / judged.sum().clamp(min=1)).to(x.dtype)
 
     def tie(self) -> None:
-        """Nothing is tied here; every model can be asked."""
+        """Do nothing: this model has no tied tensors. `load` calls it on every model."""

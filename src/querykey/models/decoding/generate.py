@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from querykey.models.decoding.lean import lean
 from querykey.models.text.config import Special
+from querykey.words import whole
 
-PAYS = 32  # new tokens from which it pays to prepare the products of a model
-ROOMY = 2**32  # bytes of weights up to which a second copy of them is nothing to ask about
-LEAST = torch.finfo(torch.float32).tiny  # a temperature below it divides nothing
-ROOM = 2048  # new tokens for which memory is taken at once; it grows beyond
+PAYS = 32  # from this many new tokens on it pays to prepare the products of a model
+ROOMY = 2**32  # up to this many bytes of weights, a second copy of them is made without asking
+LEAST = torch.finfo(torch.float32).tiny  # a smaller temperature counts as 0
+ROOM = 2048  # for this many new tokens memory is taken at once; it grows beyond
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class Choice:
     """How the next token is chosen from its scores: temperature 0 takes the largest."""
 
     temperature: float = 0.0
-    top_k: int | None = None  # only among so many largest
-    top_p: float | None = None  # only among the fewest that have this much probability together
+    top_k: int | None = None  # draw only among this many largest scores
+    top_p: float | None = None  # draw only among the fewest tokens with this much probability
 
     def __post_init__(self):
         if not self.temperature >= 0:
             raise ValueError(f"a temperature is at least 0; got {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is at least 1; got {self.top_k}")
+        if self.top_k is not None:
+            whole("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is a probability above 0, at most 1; got {self.top_p}")
 
@@ -68,6 +69,25 @@ class Choice:
         return scores.softmax(-1)
 
 
+@dataclass(frozen=True)
+class Generation:
+    """One checked call of `generate` or `stream`: the prompts, and how they are to go on."""
+
+    ids: Tensor  # (batch, tokens)
+    real: Tensor | None  # (batch, tokens), True for real tokens; None: all are
+    count: int  # new tokens of every row
+    choice: Choice
+    stops: tuple[int, ...]  # the tokens that end a row
+    seed: int | None
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """A new source of random numbers; None leaves the choice to torch's own."""
+        if self.seed is None:
+            return None
+        return torch.Generator(self.ids.device).manual_seed(self.seed)
+
+
 def generate(
     model: nn.Module,
     ids: Tensor,
@@ -83,15 +103,16 @@ def generate(
     """Return the prompts (batch, tokens) with up to `max_new_tokens` more tokens behind each.
 
     `real` (batch, tokens) is True for real tokens of the prompts, padded at either end. A row ends
-    with its first stop token: one of `stop`, or unless given, of those that the model's config
-    names. What follows in the row is padding: the config's, or the stop token again. Without a
-    temperature the largest score is taken, or, where top_k or top_p is given, a token is drawn at
-    temperature 1. A model with an encoder reads the prompts there and returns what its decoder
-    begins with, then says.
+    with its first stop token: one of `stop`, or by default of those that the model's config names.
+    What follows in the row is padding: the config's, or the stop token again. Without a temperature
+    the token with the largest score is taken; with top_k or top_p alone, a token is drawn at
+    temperature 1. A model with an encoder reads the prompts there, and what is returned is what its
+    decoder begins with, then the new tokens.
     """
-    tokens = _tokens(model, ids, max_new_tokens, real, temperature, top_k, top_p, stop, seed)
+    choice = _choice(temperature, top_k, top_p)
+    generation = _checked(model, ids, real, max_new_tokens, choice, stop, seed)
     with torch.inference_mode():
-        new = [each[:, None] for each in tokens]
+        new = [tokens[:, None] for tokens in _new_tokens(model, generation)]
     return torch.cat([_first(model, ids.long()), *new], 1)
 
 
@@ -107,65 +128,54 @@ def stream(
     stop: int | Collection[int] | None = None,
     seed: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the next token of every row, (batch,), as soon as it is known; see `generate`."""
-    tokens = _tokens(model, ids, max_new_tokens, real, temperature, top_k, top_p, stop, seed)
-    return _apart(tokens)
+    """Return an iterator over the next tokens of all rows, (batch,) at a time; see `generate`."""
+    choice = _choice(temperature, top_k, top_p)
+    generation = _checked(model, ids, real, max_new_tokens, choice, stop, seed)
+    return _outside_inference_mode(_new_tokens(model, generation))
 
 
-def _apart(tokens: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield copies that know nothing of inference mode, in which the caller does not run."""
+def _outside_inference_mode(iterator: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Run an iterator in inference mode; yield copies of its tensors that are not bound to it."""
     while True:
         with torch.inference_mode():
-            each = next(tokens, None)
-        if each is None:
+            tokens = next(iterator, None)
+        if tokens is None:
             return
-        yield each.clone()
+        yield tokens.clone()
 
 
-def _tokens(
-    model: nn.Module,
-    ids: Tensor,
-    count: int,
-    real: Tensor | None,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    stop: int | Collection[int] | None,
-    seed: int | None,
-) -> Iterator[Tensor]:
-    """Check what `generate` and `stream` are given, and return the tokens to come."""
-    check_decodes(model)
-    real = _checked(ids, real)
-    count = _whole("max_new_tokens", count)
-    if count < 0:
-        raise ValueError(f"max_new_tokens is at least 0; got {count}")
+def _choice(temperature: float | None, top_k: int | None, top_p: float | None) -> Choice:
     if temperature is None:
         temperature = 0.0 if top_k is None and top_p is None else 1.0
-    choice = Choice(temperature, None if top_k is None else _whole("top_k", top_k), top_p)
-    stops = special_tokens(model).eos if stop is None else _stops(stop)
-    seed = None if seed is None else _whole("seed", seed)
-    return _run(model, ids.long(), count, real, choice, stops, seed)
+    return Choice(temperature, None if top_k is None else whole("top_k", top_k), top_p)
 
 
-def _whole(name: str, value: Any) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise TypeError(f"{name} is a whole number; got {value!r}") from None
+def _checked(
+    model: nn.Module, ids: Any, real: Any, count: Any, choice: Choice, stop: Any, seed: Any
+) -> Generation:
+    """Return the call as it will run, or raise the error that says what is wrong with it."""
+    check_decodes(model)
+    real, count = _checked_prompt(ids, real), whole("max_new_tokens", count, least=0)
+    stops = special_tokens(model).eos if stop is None else _stop_tokens(stop)
+    if seed is not None:
+        seed = whole("seed", seed, least=-(2**63))
+        if seed >= 2**64:
+            raise ValueError(f"a seed is a number of 64 bits; got {seed}")
+    return Generation(ids.long(), real, count, choice, stops, seed)
 
 
-def _stops(stop: Any) -> tuple[int, ...]:
-    """Return one id, or each of several, of any library."""
+def _stop_tokens(stop: Any) -> tuple[int, ...]:
+    """Return the id, or the ids, as integers: those of any array library count."""
     with suppress(TypeError):
         return (index(stop),)
     try:
-        return tuple(index(each) for each in stop)
+        return tuple(index(token) for token in stop)
     except TypeError:
         raise TypeError(f"stop is a token id, or several; got {stop!r}") from None
 
 
-def _checked(ids: Any, real: Any) -> Tensor | None:
-    """Return which tokens of a prompt are real, beside its ids."""
+def _checked_prompt(ids: Any, real: Any) -> Tensor | None:
+    """Return which tokens of a prompt are real, on the device of its ids; None where all are."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}")
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
@@ -184,45 +194,47 @@ def _checked(ids: Any, real: Any) -> Tensor | None:
     return real
 
 
-def _run(
-    model: Any,
-    ids: Tensor,
-    count: int,
-    real: Tensor | None,
-    choice: Choice,
-    stops: tuple[int, ...],
-    seed: int | None,
-) -> Iterator[Tensor]:
-    """Yield token after token; whoever asks for the next is in inference mode."""
-    fill, generator = special_tokens(model).pad, None
-    if seed is not None:
-        if not -(2**63) <= seed < 2**64:
-            raise ValueError(f"a seed is a number of 64 bits; got {seed}")
-        generator = torch.Generator(ids.device).manual_seed(seed)
-    pays = count >= PAYS and sum(each.nbytes for each in model.parameters()) <= ROOMY
-    model, state, tokens, said = lean(model, len(ids) if pays else 0), None, None, None
-    ending = torch.tensor(stops, device=ids.device)
+def _new_tokens(model: Any, generation: Generation) -> Iterator[Tensor]:
+    """Yield the next token of every row, (batch,); whoever asks for it is in inference mode."""
+    ids, choice, stops = generation.ids, generation.choice, generation.stops
+    pad, generator = special_tokens(model).pad, generation.generator
+    pays = generation.count >= PAYS and _weight_bytes(model) <= ROOMY
+    model = lean(model, len(ids) if pays else 0)
+    stop_ids = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    for _ in range(count):
-        if tokens is None:
-            given, state = model.begin(ids, real, ids.shape[1] + min(count, ROOM))
-            hidden, state = model.step(given, state, real if given is ids else None)
-            scores = model.scores(_last(hidden, real if given is ids else None))
-            if bool(scores.isnan().any()):
-                raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
+    chosen = tokens = state = None
+    for _ in range(generation.count):
+        if chosen is None:
+            scores, state = _read_prompt(model, generation)
         else:
-            hidden, state = model.step(tokens[:, None], state)
+            hidden, state = model.step(chosen[:, None], state)
             scores = model.scores(hidden[:, -1])
-        # What a row is fed after its end is nothing to it, and padding may be no known id.
-        tokens = choice(scores, generator)
-        before, said = said, tokens
+        # A row that has ended is still fed what it would say: padding may be no id of a token.
+        chosen = choice(scores, generator)
+        previous, tokens = tokens, chosen
         if stops:
-            if before is not None:
-                said = torch.where(ended, before if fill is None else fill, tokens)
-            ended = ended | (said[:, None] == ending).any(1)
-        yield said
+            if previous is not None:
+                tokens = torch.where(ended, previous if pad is None else pad, chosen)
+            ended = ended | (tokens[:, None] == stop_ids).any(1)
+        yield tokens
         if stops and bool(ended.all()):
             return
+
+
+def _read_prompt(model: Any, generation: Generation) -> tuple[Tensor, Any]:
+    """Return the scores of every row's first new token, and the state after the prompt."""
+    ids, room = generation.ids, generation.ids.shape[1] + min(generation.count, ROOM)
+    first, state = model.begin(ids, generation.real, room)
+    real = generation.real if first is ids else None  # an encoder has read the prompt already
+    hidden, state = model.step(first, state, real)
+    scores = model.scores(_last(hidden, real))
+    if bool(scores.isnan().any()):
+        raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
+    return scores, state
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())
 
 
 def _last(hidden: Tensor, real: Tensor | None) -> Tensor:
@@ -235,17 +247,18 @@ def _last(hidden: Tensor, real: Tensor | None) -> Tensor:
 
 
 def _first(model: Any, ids: Tensor) -> Tensor:
+    """Return what every row begins with: its prompt, or the token that a target starts with."""
     start = getattr(model.config, "start", None)
     return ids if start is None else torch.full_like(ids[:, :1], start)
 
 
 def special_tokens(model: Any) -> Special:
-    """Return the special tokens of what a model says."""
+    """Return the special tokens of the sequences that a model generates."""
     return getattr(model.config, "decoder", model.config).embedding.special
 
 
 def check_decodes(model: nn.Module) -> None:
-    """Raise the error that says why a model cannot generate."""
+    """Raise the error that says why a model cannot generate, if it cannot."""
     if not (hasattr(model, "begin") and hasattr(model, "step")):
         raise TypeError(
             f"generate wants a Decoder or an EncoderDecoder; {type(model).__name__} has no state"

@@ -127,7 +127,7 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 @cache
 def _mkl_is_at_home() -> bool:
-    """Whether torch's library for products takes its fast ways here: no layout beats it then."""
+    """Whether MKL runs on a processor of Intel's, where no layout of ours is faster than it."""
     ask = getattr(torch.cpu, "get_capabilities", dict)
     return torch.backends.mkl.is_available() and ask().get("cpu_name", "").startswith("Intel")
 
@@ -143,7 +143,7 @@ def _can_be_packed(weight: Tensor) -> bool:
 
 
 class _Table:
-    """An nn.Embedding that only looks up."""
+    """The lookup of an nn.Embedding, with its weight as a plain attribute."""
 
     def __init__(self, weight: Tensor):
         self.weight = weight

@@ -18,31 +18,31 @@ BYTES = 256
 
 
 class Codec(Protocol):
-    """What turns text into ids and back."""
+    """An object that turns text into token ids and back."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
+        """Return the token ids of a text."""
         ...
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids."""
+        """Return the text of token ids."""
         ...
 
 
 class Bytes:
-    """A text's UTF-8 bytes are its ids; ids past 255 say nothing."""
+    """The codec without a tokenizer: ids are UTF-8 bytes, and ids above 255 are left out."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the bytes."""
+        """Return the UTF-8 bytes of a text."""
         return list(text.encode())
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text, with a mark for what is no text."""
-        return bytes(each for each in ids if each < BYTES).decode(errors="replace")
+        """Return the text, with a replacement character for bytes that are no UTF-8."""
+        return bytes(token for token in ids if token < BYTES).decode(errors="replace")
 
 
 class Tokens:
-    """The folder's tokenizer.json."""
+    """The codec of a folder's tokenizer.json."""
 
     def __init__(self, file: Path):
         try:
@@ -60,25 +60,25 @@ class Tokens:
             raise FolderError(f"{file}: this is no tokenizer ({error})") from None
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids, with what the tokenizer puts around a text."""
-        text.encode()  # which says what is no text in one sentence
+        """Return the ids, with the special tokens that the tokenizer puts around a text."""
+        text.encode()  # raises one clear error for what is no valid Unicode
         return self.tokenizer.encode(text).ids
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text without special tokens."""
+        """Return the text of the ids without special tokens."""
         return self.tokenizer.decode(ids)
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model, and the codec of its texts."""
+    """A model that continues text: it holds the model and the codec of its texts."""
 
     model: nn.Module
     codec: Codec
 
     @classmethod
     def of(cls, folder: str | Path) -> Speaker:
-        """Load a folder, or raise the FolderError that says why it cannot speak."""
+        """Load a folder, or raise the FolderError that says why it cannot continue text."""
         folder = Path(folder)
         model = load(folder)
         try:
@@ -86,20 +86,20 @@ class Speaker:
         except (TypeError, ValueError) as error:
             raise FolderError(f"{folder}: {error}") from None
         config: Any = model.config
-        known = getattr(config, "decoder", config).embedding.vocabulary
+        vocabulary = getattr(config, "decoder", config).embedding.vocabulary
         file = folder / "tokenizer.json"
         if not file.is_file():
-            if known < BYTES:
+            if vocabulary < BYTES:
                 raise FolderError(
-                    f"{folder}: there is no tokenizer.json, and a vocabulary of {known} is too "
-                    f"small for the {BYTES} bytes"
+                    f"{folder}: there is no tokenizer.json, and a vocabulary of {vocabulary} is "
+                    f"too small for the {BYTES} bytes"
                 )
             return cls(model, Bytes())
         codec = Tokens(file)
         size = codec.tokenizer.get_vocab_size()
-        if size > known:
+        if size > vocabulary:
             raise FolderError(
-                f"{file}: it has {size} tokens, and the vocabulary of config.json has {known}"
+                f"{file}: it has {size} tokens, and the vocabulary of config.json has {vocabulary}"
             )
         return cls(model, codec)
 
@@ -112,11 +112,11 @@ class Speaker:
         top_p: float | None = None,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Yield the continuation piece by piece, each as soon as it is whole characters."""
+        """Yield the continuation in pieces, as soon as a piece is made of whole characters."""
         ids = self.codec.encode(prompt)
         if not ids:
             raise ValueError("a prompt has at least one token")
-        said: list[int] = []
+        new: list[int] = []
         shown = ""
         for token in stream(
             self.model, torch.tensor([ids]), max_new_tokens=tokens, temperature=temperature,
@@ -124,12 +124,12 @@ class Speaker:
         ):  # fmt: skip
             if int(token) in special_tokens(self.model).eos:
                 break
-            said.append(int(token))
-            text = self.codec.decode(said)
-            # A character of several tokens shows as a mark until it is whole.
+            new.append(int(token))
+            text = self.codec.decode(new)
+            # A character of several tokens decodes to a replacement character until it is whole.
             if text.startswith(shown) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
                 yield text[len(shown) :]
                 shown = text
-        rest = self.codec.decode(said)
+        rest = self.codec.decode(new)
         if len(rest) > len(shown):
             yield rest[len(shown) :]

@@ -90,8 +90,8 @@ def _family(settings: Settings, folder: Path) -> Family | None:
     for family in FAMILIES:
         if kind in family.types:
             return family
-    known = ", ".join(name for family in FAMILIES for name in family.types)
-    raise FolderError(f"{folder}/config.json: we have no model of the type {kind!r} ({known})")
+    types = ", ".join(name for family in FAMILIES for name in family.types)
+    raise FolderError(f"{folder}/config.json: we have no model of the type {kind!r} ({types})")
 
 
 def _names(family: Family | None, tensors: Tensors) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Configs as JSON and back, and compared: every frozen value by its class and its fields."""
+"""Configs as JSON and back: a frozen value is an object with its class and its fields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES: dict[type, str] = {kind: name for name, kind in KNOWN.items()}
 
 
 def to_record(value: Any) -> Any:
-    """Return JSON for a frozen value."""
+    """Return a frozen value as objects, lists and numbers that JSON has."""
     if isinstance(value, tuple):
         return [to_record(part) for part in value]
     if is_dataclass(value) and type(value) in NAMES:
@@ -54,7 +54,7 @@ def to_record(value: Any) -> Any:
 
 
 def from_record(record: Any) -> Any:
-    """Return the frozen value that `to_record` has written."""
+    """Return the frozen value that `to_record` was called with."""
     if isinstance(record, list):
         return tuple(from_record(part) for part in record)
     if not isinstance(record, dict):
@@ -74,7 +74,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _filled(record: Any) -> Any:
-    """Return a config's JSON with the sizes that it leaves out, and sets in order."""
+    """Return a config's JSON with the sizes that it leaves out, and with sets in order."""
     if isinstance(record, list):
         return [_filled(part) for part in record]
     if not isinstance(record, dict):

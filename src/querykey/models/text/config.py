@@ -1,4 +1,4 @@
-"""What a model over tokens is, as frozen values: few switches, none of which knows of another."""
+"""Frozen values that describe a model over tokens: its embedding, its blocks, its head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from querykey.words import whole
 
 @dataclass(frozen=True)
 class Learned:
-    """Positions as a table with a row each, added to the tokens."""
+    """Positions as a learned table with one row per position, added to the tokens."""
 
     count: int
     offset: int = 0  # rows of the table before that of the first position
@@ -41,16 +41,16 @@ Positions = Learned | Sinusoidal | Rotary | ALiBi | Distances | None
 
 @dataclass(frozen=True)
 class Special:
-    """Token ids with a meaning of their own: what begins a text, what ends it, what fills it up."""
+    """Token ids with a meaning of their own: those that begin, end and pad a text."""
 
     bos: int | None = None
     eos: tuple[int, ...] = ()  # generation stops at any of them
     pad: int | None = None
 
     def __post_init__(self):
-        for each in (self.bos, *self.eos, self.pad):
-            if not (each is None or isinstance(each, int)):
-                raise ValueError(f"a special token is a whole number, its id; got {each!r}")
+        for token in (self.bos, *self.eos, self.pad):
+            if not (token is None or isinstance(token, int)):
+                raise ValueError(f"a special token is a whole number, its id; got {token!r}")
 
 
 @dataclass(frozen=True)

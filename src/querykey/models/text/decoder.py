@@ -14,13 +14,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from querykey.models.text.config import DecoderConfig
-from querykey.models.text.embedding import Embedding
-from querykey.models.text.heads import TokenScores, initialise
+from querykey.models.text.embedding import Embedding, TokenScores
+from querykey.models.text.heads import initialise
 from querykey.models.text.stack import ModelState, Stack
 
 
 class Decoder(nn.Module):
-    """Token ids in, scores of the next token out. The future is hidden, and padding."""
+    """Token ids in, scores of the next token out. Later tokens and padding are hidden."""
 
     def __init__(self, config: DecoderConfig, source_width: int | None = None):
         super().__init__()
@@ -34,7 +34,7 @@ class Decoder(nn.Module):
         initialise(self)
 
     def tie(self) -> None:
-        """Make what the config calls tied one tensor again, after tensors were replaced."""
+        """Let the head share the embedding's table again, after tensors were replaced."""
         if self.head is not None:
             self.head.tie(self.embed.tokens)
 
@@ -47,7 +47,7 @@ class Decoder(nn.Module):
         return self.step(ids, None, real)[0]
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Return what the head says of hidden states."""
+        """Return the scores of hidden states, or those states where there is no head."""
         return hidden if self.head is None else self.head(hidden)
 
     def empty_state(self, batch: int = 1, capacity: int | None = None) -> ModelState:
@@ -65,12 +65,12 @@ class Decoder(nn.Module):
         return self.scores(hidden), after
 
     def begin(self, ids: Tensor, real: Tensor | None, capacity: int) -> tuple[Tensor, ModelState]:
-        """Return what generation reads first, and the state before it."""
+        """Return the tokens that generation reads first, the prompt, and the state before."""
         return ids, self.empty_state(len(ids), capacity)
 
     def step(
         self, ids: Tensor, state: ModelState | None, real: Tensor | None = None
     ) -> tuple[Tensor, ModelState | None]:
-        """Return hidden states of new tokens and the state after them: the one way through."""
+        """Return the hidden states of new tokens, and the state after them, or None without one."""
         where = self.stack.where(ids, state, real)
         return self.stack(self.embed(ids, where, None, real), where, state, real)

@@ -1,4 +1,7 @@
-"""Token ids become vectors, positions added; a wrong id or length is one clear sentence."""
+"""Between token ids and vectors: Embedding on the way in, TokenScores on the way out.
+
+Both read one table where a config ties them. A wrong id or length is refused in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from querykey.attention import sinusoids
-from querykey.models.text.config import EmbeddingConfig, Learned, Positions, Sinusoidal
-from querykey.nn import NormConfig, make_norm
+from querykey.models.text.config import (
+    EmbeddingConfig,
+    Learned,
+    Positions,
+    Sinusoidal,
+    TokenHead,
+)
+from querykey.nn import BlockConfig, NormConfig, activate, make_norm
 
 
 class Embedding(nn.Module):
@@ -15,7 +24,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: EmbeddingConfig, width: int, positions: Positions, norm: NormConfig):
         super().__init__()
-        self.config, self.order = config, positions
+        self.config, self.position_kind = config, positions
         self.tokens = nn.Embedding(config.vocabulary, width, padding_idx=config.untrained)
         self.positions = self.types = self.norm = None
         if isinstance(positions, Learned):
@@ -36,20 +45,21 @@ class Embedding(nn.Module):
         real: Tensor | None = None,
     ) -> Tensor:
         """Return (batch, tokens, width) for ids at positions (tokens,) or (batch, tokens)."""
-        x = self._looked_up(ids)
+        x = self._token_vectors(ids)
         if self.config.scale != 1:
             x = x * self.config.scale
         if self.types is not None:
-            x = x + (self.types.weight[0] if types is None else self._kinds(types))
+            x = x + (self.types.weight[0] if types is None else self._type_vectors(types))
         elif types is not None:
             raise ValueError("this model has no segment types")
-        if isinstance(self.order, Sinusoidal):
-            x = x + sinusoids(positions, x.shape[-1], base=self.order.base, like=x)
+        if isinstance(self.position_kind, Sinusoidal):
+            x = x + sinusoids(positions, x.shape[-1], base=self.position_kind.base, like=x)
         elif self.positions is not None:
-            x = x + self._learned(ids, positions, real)
+            x = x + self._position_vectors(ids, positions, real)
         return x if self.norm is None else self.norm(x)
 
-    def _looked_up(self, ids: Tensor) -> Tensor:
+    def _token_vectors(self, ids: Tensor) -> Tensor:
+        """Return the rows of the ids in the table of tokens, or name the id that has none."""
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
             raise TypeError(
                 f"token ids are whole numbers (batch, tokens); got {ids.dtype} {tuple(ids.shape)}"
@@ -57,13 +67,14 @@ class Embedding(nn.Module):
         try:
             return self.tokens(ids)
         except IndexError:  # only where it costs nothing to look: on the CPU
-            known = self.config.vocabulary
-            wrong = ids[(ids < 0) | (ids >= known)][0].item()
+            count = self.config.vocabulary
+            wrong = ids[(ids < 0) | (ids >= count)][0].item()
             raise ValueError(
-                f"token id {wrong} is not in the vocabulary, which has ids 0 to {known - 1}"
+                f"token id {wrong} is not in the vocabulary, which has ids 0 to {count - 1}"
             ) from None
 
-    def _kinds(self, types: Tensor) -> Tensor:
+    def _type_vectors(self, types: Tensor) -> Tensor:
+        """Return the rows of the segment types, or say which types there are."""
         assert self.types is not None
         try:
             return self.types(types)
@@ -73,20 +84,51 @@ class Embedding(nn.Module):
                 f"got {int(types.min())} to {int(types.max())}"
             ) from None
 
-    def _learned(self, ids: Tensor, positions: Tensor, real: Tensor | None) -> Tensor:
-        assert isinstance(self.order, Learned)
+    def _position_vectors(self, ids: Tensor, positions: Tensor, real: Tensor | None) -> Tensor:
+        """Return the learned rows of positions, or name the position that was not learned."""
+        kind = self.position_kind
+        assert isinstance(kind, Learned)
         assert self.positions is not None
-        rows = positions + self.order.offset if self.order.offset else positions
-        if self.order.skip is not None:
-            counted = ids != self.order.skip
+        rows = positions + kind.offset if kind.offset else positions
+        if kind.skip is not None:
+            counted = ids != kind.skip
             if real is not None:
                 counted = counted & (real != 0)
             place = counted.cumsum(1)
-            rows = torch.where(counted, place + (self.order.offset - 1), self.order.offset - 1)
+            rows = torch.where(counted, place + (kind.offset - 1), kind.offset - 1)
         try:
             return self.positions(rows)
         except IndexError:
             raise ValueError(
-                f"this model has learned {self.order.count} positions; "
-                f"a token at position {int(rows.max()) - self.order.offset} is beyond them"
+                f"this model has learned {kind.count} positions; "
+                f"a token at position {int(rows.max()) - kind.offset} is beyond them"
             ) from None
+
+
+class TokenScores(nn.Module):
+    """scale * (W x) for every token; with a transform, x is first norm(activation(V x))."""
+
+    def __init__(self, config: TokenHead, block: BlockConfig, embedding: nn.Embedding):
+        super().__init__()
+        self.config, width = config, block.width
+        self.transform = self.norm = None
+        if config.transform is not None:
+            self.transform = nn.Linear(width, width)
+            self.norm = make_norm(block.norm, width)
+        self.output = nn.Linear(width, embedding.num_embeddings, bias=config.bias)
+        self.tie(embedding)
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Share the embedding's table, where the config says so."""
+        if self.config.tied:
+            self.output.weight = embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn (..., width) into (..., vocabulary)."""
+        if self.transform is not None and self.norm is not None and self.config.transform:
+            x = self.norm(activate(self.config.transform, self.transform(x)))
+        return self.output(x if self.config.scale == 1 else x * self.config.scale)
+
+    def extra_repr(self) -> str:
+        """Return what the module prints of itself: whether its table is the embedding's."""
+        return "tied to the embedding" if self.config.tied else ""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from querykey.models.text.config import ClassHead, EncoderConfig, TokenHead
-from querykey.models.text.embedding import Embedding
-from querykey.models.text.heads import ClassScores, TokenScores, initialise
+from querykey.models.text.embedding import Embedding, TokenScores
+from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.text.stack import Stack
 from querykey.nn import activate
 
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         initialise(self)
 
     def tie(self) -> None:
-        """Make what the config calls tied one tensor again, after tensors were replaced."""
+        """Let the head share the embedding's table again, after tensors were replaced."""
         if isinstance(self.head, TokenScores):
             self.head.tie(self.embed.tokens)
 

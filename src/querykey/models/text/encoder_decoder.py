@@ -28,7 +28,7 @@ class EncoderDecoder(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make what the config calls shared one tensor again, after tensors were replaced."""
+        """Let both sides share one table of tokens again, after tensors were replaced."""
         if self.config.shared:
             self.encoder.embed.tokens.weight = self.decoder.embed.tokens.weight
         self.decoder.tie()
@@ -40,7 +40,7 @@ class EncoderDecoder(nn.Module):
         source_real: Tensor | None = None,
         real: Tensor | None = None,
     ) -> Tensor:
-        """Return (batch, target tokens, vocabulary); row i is about the token after target i."""
+        """Return (batch, target tokens, vocabulary); row i scores the token after target i."""
         memory = self.decoder.stack.memory(self.encoder(source, source_real), source_real)
         return self.decoder.scores(self._step(target, None, real, memory)[0])
 
@@ -60,11 +60,11 @@ class EncoderDecoder(nn.Module):
         return self.decoder.scores(hidden), after
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Return what the head says of hidden states."""
+        """Return the scores of hidden states, or those states where there is no head."""
         return self.decoder.scores(hidden)
 
     def begin(self, ids: Tensor, real: Tensor | None, capacity: int) -> tuple[Tensor, ModelState]:
-        """Return what generation reads first, the start token, and the state before it."""
+        """Return the tokens that generation reads first, the start token, and the state before."""
         start = torch.full_like(ids[:, :1], self.config.start)
         return start, self.empty_state(ids, real, capacity)
 
@@ -75,6 +75,7 @@ class EncoderDecoder(nn.Module):
         return self._step(ids, state, real, None)
 
     def _step(self, ids, state, real, memory):
+        """Run the decoder over new target tokens that see the source's keys and values."""
         decoder = self.decoder
         where = decoder.stack.where(ids, state, real)
         embedded = decoder.embed(ids, where, None, real)

@@ -1,4 +1,4 @@
-"""Blocks one after the other, with what they share: rotations, distance biases, the last norm."""
+"""Stack: blocks one after the other, and what they share: rotations, biases, the last norm."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from querykey.nn import Block, SourceMemory, Turns, make_norm, token_positions
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
-    """What every layer remembers of the tokens so far, and the source they look at, if any."""
+    """The state of every layer after the tokens so far, and the source they attend to, if any."""
 
     layers: tuple[State, ...]
     memory: tuple[SourceMemory, ...] | None = None
-    turns: Tensor | None = None  # of the positions that there is room for, worked out beforehand
+    turns: Tensor | None = None  # rotary turns of the positions that there is room for
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -40,17 +40,17 @@ class ModelState:
 
     @property
     def lengths(self) -> Tensor:
-        """The same as a tensor (batch,)."""
+        """How many tokens each row has had, as a tensor (batch,)."""
         return self.layers[0].lengths
 
     @property
     def nbytes(self) -> int:
-        """How much memory the tensors of all layers take."""
+        """How many bytes the tensors of all layers take."""
         held = sum(layer.nbytes for layer in self.layers)
         return held + sum(m.keys.nbytes + m.values.nbytes for m in self.memory or ())
 
     def select(self, rows: Sequence[int] | Tensor) -> ModelState:
-        """Return the state of the given rows, in that order, repeated where they are."""
+        """Return the state with these rows of the batch, in this order, repeated where they are."""
         rows = row_numbers(rows, len(self.counts))
         memory = self.memory
         if memory is not None:
@@ -79,7 +79,7 @@ class Stack(nn.Module):
         heads = config.block.attention.heads
         if isinstance(config.positions, Distances):
             self.distances = nn.Embedding(config.positions.buckets, heads)
-        # What no token could be given is refused here, by the rules themselves.
+        # Rotations and biases that fit no token raise their own error here, before training.
         self.turns(1, torch.empty(0))
         rule = self._bias() if bias is None else bias
         if rule is not None and not rule.fits(heads):
@@ -112,21 +112,21 @@ class Stack(nn.Module):
             raise ValueError(
                 f"a state of {len(state.layers)} layers meets a model of {len(self.blocks)}"
             )
-        kept = []
+        states = []
         for number, block in enumerate(self.blocks):
             source = None if memory is None else memory[number]
             if state is None:
                 x = block(x, source, **shared)
             else:
                 x, after = block(x, source, state=state.layers[number], **shared)
-                kept.append(after)
+                states.append(after)
         if state is None:
             return self.norm(x), None
-        return self.norm(x), ModelState(tuple(kept), state.memory, state.turns)
+        return self.norm(x), ModelState(tuple(states), state.memory, state.turns)
 
     @property
     def layers(self) -> list[Block]:
-        """The blocks, as what they are."""
+        """The blocks as a list, with their type for the checker."""
         return cast("list[Block]", list(self.blocks))
 
     def turns(self, count: int, like: Tensor) -> Tensor | None:
@@ -150,10 +150,10 @@ class Stack(nn.Module):
         ):
             return self.rotary.turns(positions, x.new_empty(1, self.key_dim))
         if positions.ndim == 1:  # every row has had as many
-            found = table.narrow(0, most, x.shape[1])
+            rows = table.narrow(0, most, x.shape[1])
         else:
-            found = table[positions][:, None]
-        cos, sin = found.chunk(2, -1)
+            rows = table[positions][:, None]
+        cos, sin = rows.chunk(2, -1)
         return cos, sin
 
     def _bias(self) -> Bias | None:
@@ -162,7 +162,7 @@ class Stack(nn.Module):
         return Buckets(self.distances.weight, self.both_ways, self.positions.furthest)
 
     def memory(self, source: Tensor, real: Tensor | None) -> tuple[SourceMemory, ...]:
-        """Return what each block's attention over another sequence needs to know of it."""
+        """Return the keys and values of another sequence for each block that attends to it."""
         return tuple(block.remember(source, real) for block in self.layers)
 
 

@@ -62,7 +62,7 @@ class DaViTConfig:
 
     @property
     def grids(self) -> tuple[Pair, ...]:
-        """The grid of positions in every stage."""
+        """The height and width of the grid of positions in every stage."""
         sizes, (height, width) = [], self.image
         for stage in self.stages:
             height, width = height // stage.stride, width // stage.stride
@@ -85,7 +85,7 @@ class WindowAttention(nn.Module):
         self.attention = MultiHeadAttention(width, AttentionConfig(heads))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a grid of the same size."""
+        """Turn a grid (batch, X, Y, width) into one of the same size."""
         batch, height, width, features = x.shape
         (h, w), (down, right) = self.window, (-height % self.window[0], -width % self.window[1])
         real = None
@@ -109,7 +109,7 @@ def _windows(x: Tensor, window: Pair) -> Tensor:
 
 
 class ChannelAttention(nn.Module):
-    """Every channel of a grid sees the channels of its group, all positions describing each."""
+    """Every channel sees the channels of its group; its values at all positions describe it."""
 
     def __init__(self, width: int, groups: int):
         super().__init__()
@@ -117,7 +117,7 @@ class ChannelAttention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a grid of the same size."""
+        """Turn a grid (batch, X, Y, width) into one of the same size."""
         flat = x.flatten(1, 2)
         out = attend_channels(
             self.q(flat), self.k(flat), self.v(flat), groups=self.groups, attend=attend
@@ -125,12 +125,12 @@ class ChannelAttention(nn.Module):
         return self.o(out).view_as(x)
 
     def extra_repr(self) -> str:
-        """Name what no submodule shows."""
+        """Return what the module prints of itself beside its submodules."""
         return f"{self.groups} groups"
 
 
-class Part(nn.Module):
-    """A 3 x 3 convolution per channel says where things are; then norm, attention, norm, MLP."""
+class DaViTBlock(nn.Module):
+    """A 3 x 3 convolution per channel, which tells positions apart, then attention and an MLP."""
 
     def __init__(self, width: int, attention: nn.Module):
         super().__init__()
@@ -157,8 +157,8 @@ class DaViT(nn.Module):
             parts = []
             for _ in range(stage.depth):
                 within = WindowAttention(stage.width, stage.heads, config.window)
-                parts += [Part(stage.width, within)]
-                parts += [Part(stage.width, ChannelAttention(stage.width, stage.heads))]
+                parts += [DaViTBlock(stage.width, within)]
+                parts += [DaViTBlock(stage.width, ChannelAttention(stage.width, stage.heads))]
             self.stages.append(nn.Sequential(*parts))
             channels = stage.width
         self.norm = nn.LayerNorm(channels)
@@ -179,4 +179,4 @@ class DaViT(nn.Module):
         return self.norm(x.permute(0, 2, 3, 1))
 
     def tie(self) -> None:
-        """Nothing is tied here; every model can be asked."""
+        """Do nothing: this model has no tied tensors. `load` calls it on every model."""

@@ -35,12 +35,12 @@ class VisionTransformerConfig:
 
     @property
     def grid(self) -> Pair:
-        """How many patches there are each way."""
+        """How many patches an image has in height and width."""
         return patch_grid(self.image, self.patch)
 
     @property
     def tokens(self) -> int:
-        """How many tokens the blocks see: the patches, and one that stands for the whole."""
+        """How many tokens the blocks see: the patches, and one for the whole image."""
         return self.grid[0] * self.grid[1] + 1
 
 
@@ -82,4 +82,4 @@ class VisionTransformer(nn.Module):
         return activate(self.config.pooler, self.pooler(hidden[:, 0]))
 
     def tie(self) -> None:
-        """Nothing is tied here; every model can be asked."""
+        """Do nothing: this model has no tied tensors. `load` calls it on every model."""

@@ -102,19 +102,19 @@ ROBERTA_DEFAULTS = DEFAULTS | {
 def _read(settings: Settings, names: frozenset[str], name: str, positions: Learned):
     both_ways(settings)
     only(settings, is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    found = architecture(
+    kind = architecture(
         settings,
         tuple(f"{name}{kind}" for kind in ("Model", "ForMaskedLM", "ForSequenceClassification"))
         + (("BertForPreTraining",) if name == "Bert" else ()),
     )
     act = activation(settings, "hidden_act")
     head: Any = None
-    if found.endswith(("MaskedLM", "PreTraining")):
+    if kind.endswith(("MaskedLM", "PreTraining")):
         head = TokenHead(settings["tie_word_embeddings"], bias=True, transform=act)
-    elif found.endswith("SequenceClassification"):
+    elif kind.endswith("SequenceClassification"):
         head = ClassHead(_classes(settings), transform="tanh")
     has_pooler = any(tensor.endswith("pooler.dense.weight") for tensor in names)
-    pools = has_pooler and found.endswith(("Model", "PreTraining"))
+    pools = has_pooler and kind.endswith(("Model", "PreTraining"))
     return EncoderConfig(
         EmbeddingConfig(
             settings["vocab_size"],
@@ -174,7 +174,7 @@ def _write(config: object, name: str) -> Settings | None:
         kind = "ForMaskedLM" if config.pooler is None else "ForPreTraining"
     elif isinstance(head, ClassHead):
         kind = "ForSequenceClassification"
-    found: Settings = {
+    settings: Settings = {
         "architectures": [f"{name}{kind}"],
         "vocab_size": config.embedding.vocabulary,
         "type_vocab_size": config.embedding.types,
@@ -190,11 +190,11 @@ def _write(config: object, name: str) -> Settings | None:
         "attention_probs_dropout_prob": block.attention.dropout,
     } | write_special(config.embedding)
     if config.positions.skip is not None:
-        found["pad_token_id"] = config.positions.skip
+        settings["pad_token_id"] = config.positions.skip
     if isinstance(head, ClassHead):
-        found["id2label"] = {str(i): f"LABEL_{i}" for i in range(head.classes)}
-        found["label2id"] = {f"LABEL_{i}": i for i in range(head.classes)}
-    return found
+        settings["id2label"] = {str(i): f"LABEL_{i}" for i in range(head.classes)}
+        settings["label2id"] = {f"LABEL_{i}": i for i in range(head.classes)}
+    return settings
 
 
 def write_bert(config: object) -> Settings | None:

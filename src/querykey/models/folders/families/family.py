@@ -1,4 +1,4 @@
-"""What a family of Hugging Face models is to us: defaults, a table of names, two translations."""
+"""Family: how models of one Hugging Face family are read and written, and the FolderError."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Settings = dict[str, Any]  # config.json
 
 
 class FolderError(QuerykeyError):
-    """What is wrong with a folder of weights: the file, and the tensor where there is one."""
+    """An error about a folder of weights; it names the file, and the tensor where there is one."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A module, or a lone parameter, by their name and by ours; {i} stands for the layer.
+    """One line of a family's table: the name of a module or parameter there, and our name for it.
 
-    Where several of ours are named, their tensor is ours joined along the first axis.
+    {i} stands for the number of the layer. Where several of ours are named, their tensor is ours
+    joined along the first axis.
     """
 
     theirs: str
@@ -53,7 +54,7 @@ class Family:
     entries: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, config: Any, layers: int) -> Iterator[Row]:
-        """Write the rows for a config out for every layer."""
+        """Yield the rows for a config, those of a layer once for every layer."""
         for row in self.rows(config):
             names = (row.ours,) if isinstance(row.ours, str) else row.ours
             for i in range(layers) if "{i}" in row.theirs else (0,):
@@ -62,7 +63,7 @@ class Family:
 
 
 def read_special(settings: Settings) -> Special:
-    """Return the special tokens that config.json names."""
+    """Return the special tokens that the entries of config.json name."""
     ends = settings.get("eos_token_id")
     return Special(
         settings.get("bos_token_id"),
@@ -78,7 +79,7 @@ def untrained(settings: Settings) -> int | None:
 
 
 def write_special(embedding: EmbeddingConfig) -> Settings:
-    """Return what config.json says of a model's special tokens."""
+    """Return the entries of config.json for a model's special tokens."""
     special = embedding.special
     ends = list(special.eos) if len(special.eos) > 1 else next(iter(special.eos), None)
     return {"bos_token_id": special.bos, "eos_token_id": ends, "pad_token_id": special.pad}
@@ -110,14 +111,14 @@ THEIR_ACTIVATIONS = {
 
 def activation(settings: Settings, key: str) -> str:
     """Return our name of an activation that config.json names."""
-    found = settings[key]
-    if found not in ACTIVATIONS:
-        raise FolderError(f"config.json: `{key}` is {found!r}, an activation that we do not have")
-    return ACTIVATIONS[found]
+    name = settings[key]
+    if name not in ACTIVATIONS:
+        raise FolderError(f"config.json: `{key}` is {name!r}, an activation that we do not have")
+    return ACTIVATIONS[name]
 
 
 def only(settings: Settings, **wanted: Any) -> None:
-    """Refuse settings that ask for what we do not have."""
+    """Raise a FolderError for the first setting that is not the value wanted."""
     for key, value in wanted.items():
         if settings.get(key, value) != value:
             raise FolderError(f"config.json: `{key}` is {settings[key]!r}; we have only {value!r}")
@@ -132,12 +133,12 @@ def both_ways(settings: Settings) -> None:
         )
 
 
-def architecture(settings: Settings, known: tuple[str, ...]) -> str:
-    """Return the class that the folder was saved from: the first known one unless it says."""
-    named = settings.get("architectures") or known[:1]
-    if named[0] not in known:
+def architecture(settings: Settings, names: tuple[str, ...]) -> str:
+    """Return the class that the folder was saved from; the first of `names` where none is named."""
+    named = settings.get("architectures") or names[:1]
+    if named[0] not in names:
         raise FolderError(
             f"config.json: the architecture {named[0]!r} is not one that we have "
-            f"({', '.join(known)})"
+            f"({', '.join(names)})"
         )
     return named[0]

@@ -43,9 +43,9 @@ DEFAULTS: Settings = {
 
 
 def read(settings: Settings, names: frozenset[str]) -> DecoderConfig:
-    """Return our config for config.json."""
+    """Return our config for the entries of config.json."""
     only(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, is_causal=True)
-    found = architecture(settings, ("GPT2LMHeadModel", "GPT2Model"))
+    kind = architecture(settings, ("GPT2LMHeadModel", "GPT2Model"))
     scale = None if settings["scale_attn_weights"] else 1.0
     width = settings["n_embd"]
     hidden = settings["n_inner"] or 4 * width
@@ -62,12 +62,12 @@ def read(settings: Settings, names: frozenset[str]) -> DecoderConfig:
         ),
         settings["n_layer"],
         Learned(settings["n_positions"]),
-        None if found == "GPT2Model" else TokenHead(settings["tie_word_embeddings"]),
+        None if kind == "GPT2Model" else TokenHead(settings["tie_word_embeddings"]),
     )
 
 
 def write(config: object) -> Settings | None:
-    """Return config.json for our config."""
+    """Return the entries of config.json for our config, or None where it is of no such model."""
     if not (isinstance(config, DecoderConfig) and isinstance(config.positions, Learned)):
         return None
     block = config.block

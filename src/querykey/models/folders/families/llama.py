@@ -58,7 +58,7 @@ QWEN2_DEFAULTS = DEFAULTS | {
 
 def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, windows: Any):
     only(settings, is_causal=True)
-    found = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
+    kind = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
     key_dim = settings["head_dim"] or width // heads
     rotary, sharper = read_rope(settings)
@@ -80,7 +80,7 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
         ),
         settings["num_hidden_layers"],
         rotary,
-        None if found.endswith("Model") else TokenHead(settings["tie_word_embeddings"]),
+        None if kind.endswith("Model") else TokenHead(settings["tie_word_embeddings"]),
         windows,
     )  # fmt: skip
 
@@ -162,9 +162,9 @@ def write_qwen2(config: object) -> Settings | None:
     """Return a Qwen2's config.json for our config."""
     if not isinstance(config, DecoderConfig):
         return None
-    each = config.window_of_each
-    sizes = {size for size in each if size is not None}
-    kinds = ["full_attention" if size is None else "sliding_attention" for size in each]
+    windows = config.window_of_each
+    sizes = {size for size in windows if size is not None}
+    kinds = ["full_attention" if size is None else "sliding_attention" for size in windows]
     return _write(
         config, "Qwen2", layer_types=kinds, use_sliding_window=bool(sizes),
         sliding_window=max(sizes, default=None), max_window_layers=config.layers,

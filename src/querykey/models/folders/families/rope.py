@@ -1,4 +1,4 @@
-"""Rotary frequencies stretched to longer texts: frequencies in, frequencies out."""
+"""Rotary frequencies stretched to longer texts, as the entries of config.json describe them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from querykey.models.folders.families.family import FolderError, Settings
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Every position divided by `factor`."""
+    """Every position, and so every frequency, divided by `factor`."""
 
     factor: float
 
@@ -21,7 +21,7 @@ class LinearScaling:
         _above_zero(factor=self.factor)
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
-        """Return the frequencies divided."""
+        """Return the frequencies divided by the factor."""
         return frequencies / self.factor
 
 
@@ -43,7 +43,7 @@ class Llama3:
             )
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
-        """Return the frequencies, those of long waves divided."""
+        """Return the frequencies; those of long waves are divided by the factor."""
         turns = self.original_max_position_embeddings * frequencies / (2 * math.pi)
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = np.clip(kept, 0, 1)
@@ -65,7 +65,7 @@ class Yarn:
         _above_zero(factor=self.factor)
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
-        """Return the frequencies, those that turn seldom divided."""
+        """Return the frequencies; those that turn seldom are divided by the factor."""
         low, high = (
             self._pair(beta, len(frequencies)) for beta in (self.beta_fast, self.beta_slow)
         )
@@ -77,7 +77,7 @@ class Yarn:
         return divided * frequencies / self.factor + (1 - divided) * frequencies
 
     def _pair(self, turns: float, pairs: int) -> float:
-        """Which pair turns so often within the original length."""
+        """Return the number of the pair that turns this often within the original length."""
         length = self.original_max_position_embeddings
         return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(self.rope_theta)
 
@@ -107,28 +107,28 @@ def read_rope(settings: Settings) -> tuple[Rotary, float]:
     if kind == "default":
         return Rotary(base), 1.0
     if kind not in KINDS:
-        known = ", ".join(("default", *KINDS))
+        kinds = ", ".join(("default", *KINDS))
         raise FolderError(
             f"config.json: `{field}` is of the type {kind!r}, "
-            f"which is not one that we have ({known})"
+            f"which is not one that we have ({kinds})"
         )
-    given = rope | {"rope_theta": base}
+    entries = rope | {"rope_theta": base}
     name = "original_max_position_embeddings"
     if settings.get(name):  # beside `rope_scaling` it counts before one in it
-        given[name] = settings[name]
-    given.setdefault(name, settings["max_position_embeddings"])
+        entries[name] = settings[name]
+    entries.setdefault(name, settings["max_position_embeddings"])
     scaling = _scaling(
-        kind, {name: each for name, each in given.items() if each is not None}, field
+        kind, {name: entry for name, entry in entries.items() if entry is not None}, field
     )
     return Rotary(base, scaling=scaling), _sharpness(rope) if kind == "yarn" else 1.0
 
 
-def _scaling(kind: str, given: Settings, field: str) -> LinearScaling | Llama3 | Yarn:
-    known = fields(KINDS[kind])
-    for each in known:
-        if each.default is MISSING and each.name not in given:
-            raise FolderError(f"config.json: `{field}` of the type {kind!r} lacks `{each.name}`")
-    return KINDS[kind](**{each.name: given[each.name] for each in known if each.name in given})
+def _scaling(kind: str, entries: Settings, name: str) -> LinearScaling | Llama3 | Yarn:
+    parts = fields(KINDS[kind])
+    for part in parts:
+        if part.default is MISSING and part.name not in entries:
+            raise FolderError(f"config.json: `{name}` of the type {kind!r} lacks `{part.name}`")
+    return KINDS[kind](**{part.name: entries[part.name] for part in parts if part.name in entries})
 
 
 def _sharpness(rope: Settings) -> float:
@@ -143,9 +143,9 @@ def _sharpness(rope: Settings) -> float:
 
 
 def write_rope(rotary: Rotary) -> Settings:
-    """Return `rope_parameters` for our rotation."""
-    found: Settings = {"rope_theta": rotary.base, "rope_type": "default"}
+    """Return the entry `rope_parameters` of config.json for our rotation."""
+    settings: Settings = {"rope_theta": rotary.base, "rope_type": "default"}
     if isinstance(rotary.scaling, LinearScaling | Llama3 | Yarn):
         name = next(name for name, kind in KINDS.items() if isinstance(rotary.scaling, kind))
-        found |= {"rope_type": name} | asdict(rotary.scaling)
-    return found
+        settings |= {"rope_type": name} | asdict(rotary.scaling)
+    return settings

@@ -32,7 +32,7 @@ GATED_MLP = (("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
 
 
 def _side(theirs: str, ours: str, mlp: int, gated: bool) -> tuple[Row, ...]:
-    """One side of the pair; the MLP is part 1 of an encoder's block, part 2 of a decoder's."""
+    """Return the rows of an encoder or a decoder, whose block has its MLP as part 1 or part 2."""
     layer, block = f"{theirs}.block.{{i}}.layer", f"{ours}stack.blocks.{{i}}"
     table = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias"
     return (
@@ -63,7 +63,7 @@ CROSS_ROWS = (
 
 
 def rows(config: EncoderConfig | EncoderDecoderConfig) -> tuple[Row, ...]:
-    """Return the table for a pair, or for its encoder alone."""
+    """Return the table for an encoder with a decoder, or for an encoder alone."""
     if isinstance(config, EncoderConfig):
         return (Row("shared", "embed.tokens"), *_side("encoder", "", 1, config.block.mlp.gated))
     gated = config.encoder.block.mlp.gated
@@ -84,10 +84,10 @@ DEFAULTS: Settings = {
 
 
 def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDecoderConfig:
-    """Return our config for config.json."""
+    """Return our config for the entries of config.json."""
     both_ways(settings)
     kinds = ("T5ForConditionalGeneration", "T5EncoderModel", "T5Model")
-    found = architecture(settings, kinds)
+    kind = architecture(settings, kinds)
     gated, _, name = settings["feed_forward_proj"].rpartition("-")
     # The first gated T5 was written down as "gelu", and computes its approximation by tanh.
     act = "gelu_new" if settings["feed_forward_proj"] == "gated-gelu" else name
@@ -115,7 +115,7 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
         settings["relative_attention_num_buckets"], settings["relative_attention_max_distance"]
     )
     encoder = EncoderConfig(embedding, block, settings["num_layers"], order)
-    if found == "T5EncoderModel":
+    if kind == "T5EncoderModel":
         return encoder
     if "is_causal" in settings:  # true, it would have been refused for the encoder
         raise FolderError(
@@ -129,13 +129,13 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
     start = settings.get("decoder_start_token_id")
     return EncoderDecoderConfig(
         encoder,
-        DecoderConfig(embedding, block, layers, order, None if found == "T5Model" else head),
+        DecoderConfig(embedding, block, layers, order, None if kind == "T5Model" else head),
         start=(settings["pad_token_id"] or 0) if start is None else start,
     )
 
 
 def write(config: object) -> Settings | None:
-    """Return config.json for our config."""
+    """Return the entries of config.json for our config, or None where it is of no such model."""
     encoder = config.encoder if isinstance(config, EncoderDecoderConfig) else config
     if not (isinstance(encoder, EncoderConfig) and isinstance(encoder.positions, Distances)):
         return None

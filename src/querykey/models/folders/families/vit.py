@@ -42,10 +42,10 @@ DEFAULTS: Settings = {
 
 
 def read(settings: Settings, names: frozenset[str]) -> VisionTransformerConfig:
-    """Return our config for config.json."""
+    """Return our config for the entries of config.json."""
     both_ways(settings)
-    found = architecture(settings, ("ViTModel", "ViTForImageClassification"))
-    pools = found == "ViTModel" and any(name.endswith("pooler.dense.weight") for name in names)
+    kind = architecture(settings, ("ViTModel", "ViTForImageClassification"))
+    pools = kind == "ViTModel" and any(name.endswith("pooler.dense.weight") for name in names)
     width = settings["hidden_size"]
     if pools and settings["pooler_output_size"] not in (None, width):
         raise FolderError(
@@ -71,7 +71,7 @@ def read(settings: Settings, names: frozenset[str]) -> VisionTransformerConfig:
             ),
             settings["num_hidden_layers"],
             settings["num_channels"],
-            None if found == "ViTModel" else ClassHead(classes),
+            None if kind == "ViTModel" else ClassHead(classes),
             activation(settings, "pooler_act") if pools else None,
         )
     except FolderError:
@@ -85,12 +85,12 @@ def _pair(size: int | list[int]) -> tuple[int, int]:
 
 
 def write(config: object) -> Settings | None:
-    """Return config.json for our config."""
+    """Return the entries of config.json for our config, or None where it is of no such model."""
     if not isinstance(config, VisionTransformerConfig):
         return None
     block, sizes = config.block, (config.image, config.patch)
     image, patch = (side[0] if side[0] == side[1] else list(side) for side in sizes)
-    found: Settings = {
+    settings: Settings = {
         "architectures": ["ViTModel" if config.head is None else "ViTForImageClassification"],
         "hidden_size": block.width,
         "num_hidden_layers": config.layers,
@@ -108,9 +108,9 @@ def write(config: object) -> Settings | None:
         "attention_probs_dropout_prob": block.attention.dropout,
     }
     if config.head is not None:
-        found["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
-        found["label2id"] = {f"LABEL_{i}": i for i in range(config.head.classes)}
-    return found
+        settings["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.head.classes)}
+        settings["label2id"] = {f"LABEL_{i}": i for i in range(config.head.classes)}
+    return settings
 
 
 VIT = Family(
