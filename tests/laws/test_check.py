@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from querykey.laws import LAWS, Law, Report, Subject, assert_lawful, check, lifted, randomised
-from querykey.laws.law import VERDICTS
+from querykey.laws.report import VERDICTS
 from querykey.laws.trial import Outcome
 from querykey.targets import PRESETS
 
@@ -358,12 +358,11 @@ def test_a_compiled_model_is_seen_through():
 def test_a_law_of_ones_own():
     law = Law(
         "mine.size",
-        "answers stay below a thousand",
-        "none",
-        "all answers",
-        lambda specimen: "",
-        lambda specimen, setting: [Outcome(0.0 if specimen.anatomy.sequential else 1.0, None)],
-        lambda specimen: [LAWS[0].sweep(specimen).__next__()],
+        says="Answers stay below a thousand.",
+        why="Otherwise a sum overflows.",
+        how="Nothing is changed.",
+        trials=lambda runner, setting: [Outcome(0.0 if runner.signature.sequential else 1.0)],
+        sweep=lambda runner: [LAWS[0].sweep(runner).__next__()],
     )
     assert check(stack(0), laws=[law, "purity"]).law("mine.size").verdict == "holds"
 

@@ -8,8 +8,7 @@ import pytest
 
 from querykey import cli
 from querykey.laws import Limits, check_all
-from querykey.laws.law import Finding
-from querykey.laws.report import Report
+from querykey.laws.report import Finding, Report
 from querykey.laws.running.command import _print as printed
 from querykey.laws.running.command import as_page, exit_code, expand
 from querykey.laws.running.store import question

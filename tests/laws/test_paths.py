@@ -8,8 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from querykey.laws import check
 from querykey.laws.catalogue.backends import fused
 from querykey.laws.catalogue.precision import precisions
-from querykey.laws.check import as_subject, prepare
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.check import as_subject
+from querykey.laws.run import Setting
+from querykey.laws.understanding.understand import understand
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -40,8 +41,8 @@ class Fused(nn.Module):
 
 def test_the_fused_path_in_low_precision_is_held_against_the_plain_one():
     for fault in ("", "low"):
-        specimen = prepare(as_subject(Fused(fault), None, None))
-        found = [o.deviation > specimen.threshold for o in fused(specimen, Setting())]
+        runner = understand(as_subject(Fused(fault), None, None))
+        found = [o.deviation > runner.facts.threshold for o in fused(runner, Setting())]
         assert len(found) == 4  # two precisions, without padding and with it
         assert set(found) == {bool(fault)}
 
@@ -49,7 +50,7 @@ def test_the_fused_path_in_low_precision_is_held_against_the_plain_one():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_model_held_in_low_precision_is_judged_in_it(dtype):
     model = Fused().to(dtype)
-    assert precisions(prepare(as_subject(model, None, None))) == [dtype]
+    assert precisions(understand(as_subject(model, None, None))) == [dtype]
     report = check(model)
     assert report.violations == []
     assert report.law("dtype.agree").verdict == "holds"

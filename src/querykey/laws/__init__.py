@@ -1,35 +1,60 @@
-"""What a torch model must obey, and who is to blame when it does not.
+"""What a torch model must obey, and which module is to blame when it does not.
 
     report = check(model)            # an nn.Module, a Subject, or a target's name
     print(report); report.violations
     assert_lawful(model)             # in a test suite
 
-The laws are in table.py; each is a value with the change it makes and what that must not touch.
+A law of your own is a Law whose `trials` yield a Trial (two runs, and the cells of their answers
+that must agree) or an Outcome that you measured yourself:
+
+    check(model, laws=["causality", my_law])
 """
 
+from querykey.laws.catalogue.sweeps import everything, once
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.check import assert_lawful, check
-from querykey.laws.law import Finding, Law
-from querykey.laws.report import Report, explained
+from querykey.laws.law import Law, RefusalError, every_model, plain_settings
+from querykey.laws.report import Finding, Report, explained
+from querykey.laws.run import Run, Setting
+from querykey.laws.runner import Runner
 from querykey.laws.running.command import BadCallError, run_command
-from querykey.laws.running.workers import Limits, check_all
+from querykey.laws.running.workers import Limits, check_all, stream
 from querykey.laws.subject import Subject
+from querykey.laws.trial import Cells, Evidence, Outcome, Trial, cells, deviation, rows
+from querykey.laws.understanding.facts import ModelFacts
 from querykey.laws.understanding.float64 import duplicate, lifted, randomised
 
 __all__ = [
     "LAWS",
     "BadCallError",
+    "Cells",
+    "Evidence",
     "Finding",
     "Law",
     "Limits",
+    "ModelFacts",
+    "Outcome",
+    "RefusalError",
     "Report",
+    "Run",
+    "Runner",
+    "Setting",
     "Subject",
+    "Trial",
     "assert_lawful",
+    "cells",
     "check",
     "check_all",
+    "deviation",
     "duplicate",
+    "every_model",
+    "everything",
     "explained",
     "lifted",
+    "once",
+    "plain_settings",
     "randomised",
+    "rows",
     "run_command",
+    "stream",
 ]

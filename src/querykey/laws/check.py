@@ -1,4 +1,4 @@
-"""`check`: what a model is, which laws concern it, and whether it obeys."""
+"""Checking one model: what it is, which laws concern it, and whether it obeys them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.errors import QuerykeyError
+from querykey.laws.catalogue.determinism import is_deterministic
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.judge import judge
-from querykey.laws.law import Finding, Law
-from querykey.laws.report import Report, versions
-from querykey.laws.runner import Specimen
+from querykey.laws.law import Law
+from querykey.laws.report import Finding, Report, versions
+from querykey.laws.run import PLAIN
+from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject
-from querykey.laws.trial import Run, conduct
-from querykey.laws.understanding.arguments import examine
-from querykey.laws.understanding.cache_protocol import find_protocol
-from querykey.laws.understanding.copies import Bench, Setting
-from querykey.laws.understanding.intent import also_causal, find_intent
-from querykey.laws.understanding.signature import UnfitError, UnsuitedError, dissect
-from querykey.targets import TargetError, build, quiet, uncompiled
-from querykey.words import last_line, suggest
+from querykey.laws.understanding.inputs import UnfitError
+from querykey.laws.understanding.understand import understand
+from querykey.targets import build, quiet, uncompiled
+from querykey.words import suggest
 
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
+
+
+class BadChoiceError(QuerykeyError):
+    """One sentence: a law, a kind or a choice of weights that does not exist."""
 
 
 def check(
@@ -55,12 +58,14 @@ def run_check(
     seed: int,
     tell: Callable[[Finding], None],
 ) -> Report:
-    """The same, telling each finding as it comes."""
+    """Do what `check` does, and pass every finding to `tell` as it comes."""
     chosen = choose(laws)
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(kind, KINDS)}")
+        raise BadChoiceError(
+            f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(kind, KINDS)}"
+        )
     if weights not in ("random", "own", "both"):
-        raise ValueError(f"weights is random, own or both, not `{weights}`")
+        raise BadChoiceError(f"weights is random, own or both, not `{weights}`")
     began = time.perf_counter()
     subject = as_subject(model, example, kind)
     findings: list[Finding] = []
@@ -69,9 +74,9 @@ def run_check(
     torch.set_grad_enabled(True)
     try:
         with quiet(), torch.random.fork_rng(_gpus()):
-            specimen = prepare(subject, seed)
-            report = replace(report, kind=specimen.kind, about=about(specimen))
-            for finding in _findings(specimen, chosen, weights):
+            runner = understand(subject, seed)
+            report = replace(report, kind=runner.facts.kind, about=about(runner))
+            for finding in _findings(runner, chosen, weights):
                 findings.append(finding)
                 tell(finding)
     except UnfitError as error:
@@ -82,12 +87,12 @@ def run_check(
 
 
 def _gpus() -> list[int]:
-    """Those whose random numbers may be drawn."""
+    """Return the GPUs whose random numbers the model may draw."""
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
 
 
 def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None) -> Subject:
-    """Whatever was given, as a Subject."""
+    """Return a module, a target's name or a Subject as a Subject."""
     if isinstance(model, str):
         target = build(model)
         model = Subject(target.model, name=model)
@@ -110,102 +115,75 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
     return model
 
 
-def prepare(subject: Subject, seed: int = 0) -> Specimen:
-    """Find out what a model is; UnfitError says why it cannot be run."""
-    bench = Bench(subject, seed)
-    try:
-        anatomy = dissect(bench)
-        if "batch" not in anatomy.main.axes:
-            raise UnsuitedError("its rows are not free: several make one sample")
-        specimen = examine(bench, anatomy)
-        intent = find_intent(specimen)
-        specimen.causal, specimen.why, specimen.doubt = intent.causal, intent.why, intent.doubt
-        if specimen.causal:
-            specimen.also_causal = tuple(also_causal(specimen))
-            specimen.cache = find_protocol(specimen)
-    except UnfitError:
-        raise
-    except Exception as error:
-        raise UnfitError(f"it could not be understood: {last_line(error)[:300]}") from error
-    return specimen
-
-
 def choose(laws: Iterable[str | Law] | None) -> list[Law]:
-    """Laws by name, by a name's beginning, or as values."""
+    """Return laws that are given by name, by the beginning of a name, or as values."""
     if laws is None:
         return list(LAWS)
-    wanted: list[Law] = []
-    for each in laws if isinstance(laws, Iterable) and not isinstance(laws, str) else [laws]:
-        if isinstance(each, Law):
-            wanted.append(each)
-            continue
-        if not isinstance(each, str):
-            raise TypeError(f"a law is a name or a Law, not {each!r}")
-        found = [
-            law
-            for law in LAWS
-            if fnmatch.fnmatchcase(law.name, each) or (each and law.name.startswith(each))
-        ]
-        if not found:
-            names = [law.name for law in LAWS]
-            raise ValueError(f"no law is called `{each}`{suggest(each, names)}")
-        wanted += found
-    return list(dict.fromkeys(wanted))
-
-
-def _findings(specimen: Specimen, laws: list[Law], weights: str) -> Iterable[Finding]:
-    """Each law's finding; a model that is not the same twice gets no further."""
-    steady, finite = _steady(specimen), _finite(specimen)
-    for law in laws:
-        if not steady and law.name not in ("purity", "determinism"):
-            why = "the same call gives another answer, so no comparison means anything"
-            yield Finding(law.name, "not-applicable", note=why)
-        elif not finite and law.name not in ("purity", "determinism", "masked-row"):
-            why = "its answers are not finite, and nothing can be seen through that"
-            yield Finding(law.name, "vacuous", note=why)
+    chosen: list[Law] = []
+    for law in laws if isinstance(laws, Iterable) and not isinstance(laws, str) else [laws]:
+        if isinstance(law, Law):
+            chosen.append(law)
+        elif isinstance(law, str):
+            chosen += laws_named(law)
         else:
-            yield judge(specimen, law, weights)
+            raise TypeError(f"a law is a name or a Law, not {law!r}")
+    return list(dict.fromkeys(chosen))
 
 
-def _finite(specimen: Specimen) -> bool:
-    """Whether the plainest call gives numbers."""
+def laws_named(name: str) -> list[Law]:
+    """Return the laws of this name, pattern, or beginning of names; at least one."""
+    laws = [
+        law
+        for law in LAWS
+        if fnmatch.fnmatchcase(law.name, name) or (name and law.name.startswith(name))
+    ]
+    if not laws:
+        names = [law.name for law in LAWS]
+        raise BadChoiceError(f"no law is called `{name}`{suggest(name, names)}")
+    return laws
+
+
+def _findings(runner: Runner, laws: list[Law], weights: str) -> Iterable[Finding]:
+    """Yield the finding of every law; a model that is not the same twice gets no further."""
+    repeats, finite = _repeats(runner), _is_finite(runner)
+    for law in laws:
+        if not repeats and law.name not in ("purity", "determinism"):
+            note = "the same call gives another answer, so no comparison means anything"
+            yield Finding(law.name, "not-applicable", note=note)
+        elif not finite and law.name not in ("purity", "determinism", "masked-row"):
+            note = "its answers are not finite, and nothing can be seen through that"
+            yield Finding(law.name, "vacuous", note=note)
+        else:
+            yield judge(runner, law, weights)
+
+
+def _is_finite(runner: Runner) -> bool:
+    """Return whether the plain call gives finite numbers; what it raises, every law reports."""
+    answer = runner.attempt(runner.inputs(), PLAIN)
+    return answer is None or bool(answer.isfinite().all())
+
+
+def _repeats(runner: Runner) -> bool:
+    """Return whether the same call is the same answer once dropout is kept from acting."""
     try:
-        answer = specimen.remembered(Run(specimen.inputs(Setting()), Setting()))
+        return is_deterministic(runner, dropout=False)
     except Exception:
-        return True  # each law will say for itself what is raised
-    return bool(answer.isfinite().all())
+        return True  # every law reports what is raised
 
 
-def _steady(specimen: Specimen) -> bool:
-    """Whether the same call is the same answer once dropout is kept from acting."""
-    from querykey.laws.catalogue.purity import determinism
-
-    try:
-        for trial in determinism(specimen, Setting()):
-            runs = [
-                replace(r, setting=replace(r.setting, dropout=False))
-                for r in (trial.first, trial.second)
-            ]
-            trial = replace(trial, first=runs[0], second=runs[1])
-            if not conduct(specimen, trial).deviation <= specimen.threshold:
-                return False
-    except Exception:
-        return True  # each law will say for itself what is raised
-    return True
-
-
-def about(specimen: Specimen) -> dict[str, str]:
-    """What was found out, in words."""
-    said = {
-        "input": f"{specimen.anatomy.main.name} {specimen.anatomy.main}",
-        "causal": f"{'yes' if specimen.causal else 'no'}: {specimen.why}",
-        "padding mask": ", ".join(mask.name for mask in specimen.masks) or "none",
-        "cache": str(specimen.cache) if specimen.cache else "none found",
-        "computed in": str(specimen.bench.dtype).removeprefix("torch."),
+def about(runner: Runner) -> dict[str, str]:
+    """Return what was found out about a model, in words."""
+    facts = runner.facts
+    words = {
+        "input": f"{facts.signature.main.name} {facts.signature.main}",
+        "causal": f"{'yes' if facts.causal else 'no'}: {facts.intent.why}",
+        "padding mask": ", ".join(mask.name for mask in facts.masks) or "none",
+        "cache": str(facts.cache) if facts.cache else "none found",
+        "computed in": str(runner.copies.dtype).removeprefix("torch."),
     }
-    if specimen.positions:
-        said["positions"] = specimen.positions.name
-    return said
+    if facts.arguments.positions:
+        words["positions"] = facts.arguments.positions.name
+    return words
 
 
 def assert_lawful(
@@ -214,11 +192,8 @@ def assert_lawful(
     kind: str | None = None,
     laws: Iterable[str | Law] | None = None,
 ) -> None:
-    """For a test suite: an AssertionError that shows every breach, or nothing."""
+    """Raise an AssertionError that shows every breach; this is for test suites."""
     report = check(model, example, kind, laws)
     broken = [f for f in report.laws if f.verdict in ("violated", "error", "timeout")]
     if broken:
         raise AssertionError(str(report))
-
-
-__all__ = ["TargetError", "assert_lawful", "check"]

@@ -1,4 +1,4 @@
-"""One law on one model: every setting, the worst of them, and whose fault it is."""
+"""One law on one model: every setting is tried, the worst one is judged, and a module blamed."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from querykey.laws.blaming.blame import Blame, blame, describe
+from querykey.laws.blaming.blame import blame
+from querykey.laws.blaming.guilty_module import GuiltyModule, describe
 from querykey.laws.blaming.limitations import by_design, limitation
-from querykey.laws.blaming.recorder import Call
+from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.blaming.reproduction import reproduction
-from querykey.laws.catalogue.derivatives import RefusalError
-from querykey.laws.law import Finding, Law
-from querykey.laws.runner import FLOORS, Specimen
+from querykey.laws.law import Law, RefusalError
+from querykey.laws.report import Finding
+from querykey.laws.run import Setting
+from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome, Trial, conduct
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.understanding.facts import FLOORS
 from querykey.words import last_line
 
-RESEEDED = (11, 23)  # other weights and inputs, to tell a breach from a tie
+RESEEDED = (11, 23)  # seeds of other weights and inputs, to tell a breach from a tie
 
 
 @dataclass
 class _Tally:
-    """What the trials of a law showed."""
+    """What the trials of a law showed: outcomes with the settings they were asked in."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[tuple[Outcome, Setting]] = field(default_factory=list)
     vacuous: list[Outcome] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, outcome: Outcome, threshold: float) -> None:
+    def add(self, outcome: Outcome, setting: Setting, threshold: float) -> None:
+        """Count an outcome; one whose control did not move shows nothing."""
         idle = outcome.control is not None and not outcome.control > threshold
-        (self.vacuous if idle and not outcome.deviation > threshold else self.outcomes).append(
-            outcome
-        )
+        if idle and not outcome.deviation > threshold:
+            self.vacuous.append(outcome)
+        else:
+            self.outcomes.append((outcome, setting))
 
 
-def judge(specimen: Specimen, law: Law, weights: str = "both") -> Finding:
-    """The verdict; whatever the model raises becomes one."""
+def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
+    """Return the verdict of one law; whatever the model raises becomes one."""
     try:
-        why_not = by_design(specimen, law.name) or law.applies(specimen)
+        why_not = by_design(runner.subject, law.name) or law.applies(runner)
         if why_not:
-            doubt = specimen.doubt and law.name.startswith("causality")
-            note = f"{why_not}; {specimen.doubt}" if doubt else why_not
+            doubt = runner.facts.intent.doubt if law.name.startswith("causality") else ""
+            note = f"{why_not}; {doubt}" if doubt else why_not
             return Finding(law.name, "advice" if doubt else "not-applicable", note=note)
-        tally = _tally(specimen, law, weights)
-        return _verdict(specimen, law, tally)
+        return _verdict(runner, law, _tally(runner, law, weights))
     except RefusalError as error:
         return Finding(law.name, "not-applicable", note=str(error))
     except Exception as error:
@@ -55,16 +58,17 @@ def judge(specimen: Specimen, law: Law, weights: str = "both") -> Finding:
         return Finding(law.name, "error", note=f"{last_line(error)[:300]}")
 
 
-def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
+def _tally(runner: Runner, law: Law, weights: str) -> _Tally:
+    """Try the law in every setting; only what the first one raises ends it."""
     tally = _Tally()
-    for index, setting in enumerate(law.sweep(specimen)):
+    for index, setting in enumerate(law.sweep(runner)):
         if weights == "random" and setting.weights == "own":
             continue
         if weights == "own":
             setting = replace(setting, weights="own")
         try:
-            for outcome in _outcomes(specimen, law, setting, tally.failures):
-                tally.add(replace(outcome, base=setting), specimen.threshold)
+            for outcome in _outcomes(runner, law, setting, tally.failures):
+                tally.add(outcome, setting, runner.facts.threshold)
         except Exception as error:
             if index == 0:
                 raise
@@ -72,106 +76,119 @@ def _tally(specimen: Specimen, law: Law, weights: str) -> _Tally:
     return tally
 
 
-def _outcomes(
-    specimen: Specimen, law: Law, setting: Setting, failures: list[str]
-) -> Iterator[Outcome]:
-    """What each trial shows; one that raises says nothing, unless all do."""
-    raised, said = None, False
-    for trial in law.trials(specimen, setting):
+def _outcomes(runner: Runner, law: Law, setting: Setting, failures: list[str]) -> Iterator[Outcome]:
+    """Yield what every trial shows; one that raises is left out, unless all of them raise."""
+    raised, shown = None, False
+    for trial in law.trials(runner, setting):
         if not isinstance(trial, Trial):
             yield trial
             continue
         try:
-            outcome = conduct(specimen, trial)
+            outcome = conduct(runner, trial)
         except Exception as error:
             raised = raised or error
             failures.append(f"{trial.what}: {last_line(error)[:120]}")
             continue
-        said = True
+        shown = True
         yield outcome
-    if raised and not said:
+    if raised and not shown:
         raise raised
 
 
-def _verdict(specimen: Specimen, law: Law, tally: _Tally) -> Finding:
+def _verdict(runner: Runner, law: Law, tally: _Tally) -> Finding:
+    """Return the finding that the tried settings add up to."""
     if not tally.outcomes:
-        note = "what was changed had no effect where it may have one"
         if not tally.vacuous:
-            note = tally.failures[0] if tally.failures else "nothing to try"
+            note = tally.failures[0] if tally.failures else "there was nothing to try"
             return Finding(law.name, "not-applicable", note=note)
-        return Finding(law.name, "vacuous", floor=specimen.floor, note=note)
-    worst = max(tally.outcomes, key=lambda o: o.deviation)
-    # Among the settings that fail, the plainest one is the most telling.
-    failing = [o for o in tally.outcomes if o.deviation > specimen.threshold]
-    breaches = [o for o in failing if not o.advice]
-    failing = breaches or failing
-    if failing:
-        bad = [o for o in failing if o.deviation > 0.01 * worst.deviation]
-        worst = min(bad or failing, key=lambda o: len(o.setting.label()))
-    broken = "advice" if worst.advice else "violated"
+        note = "what was changed had no effect where it may have one"
+        return Finding(law.name, "vacuous", floor=runner.facts.floor, note=note)
+    worst, setting, failing = _worst(tally.outcomes, runner.facts.threshold)
     finding = Finding(
         law.name,
-        broken if failing else "holds",
+        ("advice" if worst.advice else "violated") if failing else "holds",
         worst.deviation,
-        specimen.floor,
-        worst.where,
+        runner.facts.floor,
+        worst.evidence.where,
         setting=worst.setting.label(),
         note=worst.note,
     )
     if not failing:
         return replace(finding, note=f"not tried: {tally.failures[0]}" if tally.failures else "")
     if not worst.advice:
-        return _explained(specimen, law, finding, worst)
-    found = worst.module
-    return replace(finding, module=found.path, source=found.source) if found else finding
+        return _explained(runner, law, finding, worst, setting)
+    guilty = worst.evidence.module
+    if isinstance(guilty, GuiltyModule):
+        return replace(finding, module=guilty.path, source=guilty.source)
+    return finding
 
 
-def _explained(specimen: Specimen, law: Law, finding: Finding, worst: Outcome) -> Finding:
-    """A breach with its module and reproduction; or a known limitation; or a tie."""
-    found = _blamed(specimen, worst)
-    if found:
-        finding = replace(finding, module=found.path, source=found.source)
-        meant = by_design(specimen, law.name, found.path)
-        if meant:
-            return replace(finding, verdict="not-applicable", note=meant)
-    known = limitation(specimen, law.name, finding)
-    if known:
-        return replace(finding, verdict="limitation", note=f"{known} ({finding.note})")
-    if worst.trial is not None and law.name != "determinism" and _is_tie(specimen, law, worst):
-        return replace(
-            finding,
-            verdict="tie",
-            note="gone with other weights and tokens: two values tied, and rounding chose",
-        )
-    return replace(finding, repro=reproduction(specimen, law.name, worst.trial))
+def _worst(
+    outcomes: list[tuple[Outcome, Setting]], threshold: float
+) -> tuple[Outcome, Setting, bool]:
+    """Return the outcome to report, its setting, and whether it exceeds the threshold.
+
+    Among the settings that fail badly the plainest one is reported: it tells the most.
+    """
+    worst = max(outcomes, key=lambda pair: pair[0].deviation)
+    failing = [pair for pair in outcomes if pair[0].deviation > threshold]
+    failing = [pair for pair in failing if not pair[0].advice] or failing
+    if failing:
+        bad = [pair for pair in failing if pair[0].deviation > 0.01 * worst[0].deviation]
+        worst = min(bad or failing, key=lambda pair: len(pair[0].setting.label()))
+    return *worst, bool(failing)
 
 
-def _blamed(specimen: Specimen, outcome: Outcome) -> Blame | None:
-    if isinstance(outcome.module, Blame):
-        return outcome.module
-    found = None
-    if outcome.trial is not None:
+def _explained(
+    runner: Runner, law: Law, finding: Finding, worst: Outcome, setting: Setting
+) -> Finding:
+    """Return a breach with its module and reproduction; or a known limitation; or a tie."""
+    guilty = _guilty(runner, worst)
+    if guilty:
+        finding = replace(finding, module=guilty.path, source=guilty.source)
+        reason = by_design(runner.subject, law.name, guilty.path)
+        if reason:
+            return replace(finding, verdict="not-applicable", note=reason)
+    reason = limitation(runner.copies.model, finding)
+    if reason:
+        return replace(finding, verdict="limitation", note=f"{reason} ({finding.note})")
+    trial = worst.evidence.trial
+    if trial is not None and law.name != "determinism" and _is_tie(runner, law, worst, setting):
+        note = "gone with other weights and tokens: two values tied, and rounding chose"
+        return replace(finding, verdict="tie", note=note)
+    return replace(finding, repro=reproduction(runner, law.name, trial))
+
+
+def _guilty(runner: Runner, outcome: Outcome) -> GuiltyModule | None:
+    """Return the module to blame: the law's own word, else the trial's, else the law's guess."""
+    module, trial = outcome.evidence.module, outcome.evidence.trial
+    if isinstance(module, GuiltyModule):
+        return module
+    guilty = None
+    if trial is not None:
         with suppress(Exception):
-            found = blame(specimen, outcome.trial)
-    if found is None and isinstance(outcome.module, Call):
-        found = describe(outcome.module)
-    return found
+            guilty = blame(runner, trial)
+    if guilty is None and isinstance(module, ModuleCall):
+        guilty = describe(module)
+    return guilty
 
 
-def _is_tie(specimen: Specimen, law: Law, worst: Outcome) -> bool:
-    """Whether the same trial shows rounding alone with other weights and other tokens, twice.
+def _is_tie(runner: Runner, law: Law, worst: Outcome, setting: Setting) -> bool:
+    """Return whether the same trial shows rounding alone with other weights and tokens, twice.
 
     What stays far above the floor is a leak, however small: a tie is gone altogether.
     """
-    floor = max(specimen.floor, torch.finfo(specimen.bench.dtype).eps)
-    rounding = min(FLOORS * floor, specimen.threshold)
+    floor = max(runner.facts.floor, torch.finfo(runner.copies.dtype).eps)
+    rounding = min(FLOORS * floor, runner.facts.threshold)
+    recipe = runner.copies.recipe
     for seed in RESEEDED:
-        bench = replace(specimen.bench, seed=specimen.bench.seed + seed, twins={}, shaken=True)
-        other = replace(specimen, bench=bench, drawn={}, known={})
+        copies = runner.copies.by(replace(recipe, seed=recipe.seed + seed, noisy=True))
+        other = Runner(copies, runner.facts)
         try:
-            trials = [t for t in _outcomes(other, law, worst.base, []) if t.note == worst.note]
+            outcomes = list(_outcomes(other, law, setting, []))
         except Exception:
             return False
-        if any(not each.deviation <= rounding for each in trials):
+        same = [outcome for outcome in outcomes if outcome.question == worst.question]
+        if any(not outcome.deviation <= rounding for outcome in same):
             return False
     return True

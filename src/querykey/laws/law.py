@@ -1,73 +1,42 @@
-"""A law, and what came of it on one model."""
+"""A law: what must hold of a model, why it matters, and how it is tried."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from querykey.laws.runner import Specimen
-    from querykey.laws.trial import Outcome, Trial
-    from querykey.laws.understanding.copies import Setting
+from querykey.laws.run import PLAIN, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Outcome, Trial
 
-VERDICTS = (
-    "holds", "violated", "limitation", "advice", "tie", "vacuous", "not-applicable", "error",
-    "timeout",
-)  # fmt: skip
+
+class RefusalError(Exception):
+    """One sentence: why a model cannot be tried; the verdict is then not-applicable."""
+
+
+def every_model(runner: Runner) -> str:
+    """Return no reason: this law applies to every model."""
+    return ""
+
+
+def plain_settings(runner: Runner) -> Iterator[Setting]:
+    """Try the plain call, and once more with the model's own weights."""
+    yield PLAIN
+    yield Setting(weights="own")
 
 
 @dataclass(frozen=True)
 class Law:
-    """What must hold of a model: the change, what it must leave alone, and when that is asked.
+    """What must hold of a model, in words and as experiments.
 
-    `applies` returns why the law does not concern a model, or nothing. `trials` yields experiments
-    for one setting; `sweep` says which settings to try.
+    `trials` yields experiments for one setting. `applies` returns why the law does not concern a
+    model, or the empty string. `sweep` yields the settings to try.
     """
 
     name: str
-    says: str  # the relation, in one sentence
-    change: str  # what is done to the input
-    protects: str  # the part of the output that must not notice
-    applies: Callable[[Specimen], str]
-    trials: Callable[[Specimen, Setting], Iterable[Trial | Outcome]]
-    sweep: Callable[[Specimen], Iterable[Setting]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The verdict of one law on one model, and the evidence."""
-
-    law: str
-    verdict: str
-    deviation: float | None = None
-    floor: float | None = None
-    where: dict[str, int] = field(default_factory=dict)
-    module: str | None = None  # the path of the guilty module
-    source: str | None = None  # its class, file and line
-    setting: dict[str, Any] = field(default_factory=dict)
-    repro: str | None = None
-    note: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; a number that is not finite is null with a note."""
-        note = self.note
-        if self.deviation is not None and not math.isfinite(self.deviation):
-            note = "; ".join(part for part in (note, f"deviation is {self.deviation}") if part)
-        return {
-            "law": self.law,
-            "verdict": self.verdict,
-            "deviation": _finite(self.deviation),
-            "floor": _finite(self.floor),
-            "where": self.where,
-            "module": self.module,
-            "source": self.source,
-            "setting": self.setting,
-            "repro": self.repro,
-            "note": note,
-        }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    says: str  # what must hold
+    why: str  # what goes wrong where it does not hold
+    how: str  # what is done to the model, and what is compared
+    trials: Callable[[Runner, Setting], Iterable[Trial | Outcome]]
+    applies: Callable[[Runner], str] = every_model
+    sweep: Callable[[Runner], Iterable[Setting]] = plain_settings

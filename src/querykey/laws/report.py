@@ -3,18 +3,67 @@
 from __future__ import annotations
 
 import io
+import math
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
-from querykey.laws.law import Finding
+from querykey.errors import QuerykeyError
 
-BAD = ("violated", "error", "timeout")
+SCHEMA = 1  # of the JSON of `qk check`; a reader refuses any other
+VERDICTS = (
+    "holds", "violated", "limitation", "advice", "tie", "vacuous", "not-applicable", "error",
+    "timeout",
+)  # fmt: skip
+
+
+class SchemaError(QuerykeyError):
+    """One sentence: a stored report has another schema than this version reads."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict of one law on one model, and the evidence."""
+
+    law: str
+    verdict: str
+    deviation: float | None = None
+    floor: float | None = None
+    where: dict[str, int] = field(default_factory=dict)
+    module: str | None = None  # the path of the guilty module
+    source: str | None = None  # its class, file and line
+    setting: dict[str, Any] = field(default_factory=dict)
+    repro: str | None = None
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values; a number that is not finite becomes null, and the note says so."""
+        note = self.note
+        if self.deviation is not None and not math.isfinite(self.deviation):
+            note = "; ".join(part for part in (note, f"deviation is {self.deviation}") if part)
+        return {
+            "law": self.law,
+            "verdict": self.verdict,
+            "deviation": _finite(self.deviation),
+            "floor": _finite(self.floor),
+            "where": self.where,
+            "module": self.module,
+            "source": self.source,
+            "setting": self.setting,
+            "repro": self.repro,
+            "note": note,
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Report:
-    """The findings on one target."""
+    """The findings of all laws on one target."""
 
     target: str
     kind: str
@@ -39,12 +88,12 @@ class Report:
 
     @property
     def untried(self) -> str | None:
-        """Why no law at all could be tried, where one reason is that of all."""
+        """The reason why no law at all could be tried, where all laws name the same one."""
         reasons = {f.note if f.verdict == "error" else None for f in self.laws}
         return reasons.pop() if len(reasons) == 1 else None
 
     def law(self, name: str) -> Finding:
-        """The finding of one law."""
+        """Return the finding of one law."""
         for finding in self.laws:
             if finding.law == name:
                 return finding
@@ -52,9 +101,9 @@ class Report:
         raise KeyError(f"no law `{name}` was tried; tried were {names}")
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, as `qk check --json` prints them."""
+        """Return plain values, as `qk check --json` prints them."""
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "target": self.target,
             "kind": self.kind,
             "built": self.built,
@@ -68,10 +117,11 @@ class Report:
         }
 
     @staticmethod
-    def from_json(made: dict[str, Any]) -> Report:
-        """The report that `as_json` wrote."""
-        fields = {k: v for k, v in made.items() if k not in ("schema", "laws")}
-        return Report(laws=[Finding(**finding) for finding in made["laws"]], **fields)
+    def from_json(values: dict[str, Any]) -> Report:
+        """Return the report that `as_json` wrote; a SchemaError refuses another version's."""
+        check_schema(values)
+        fields = {k: v for k, v in values.items() if k not in ("schema", "laws")}
+        return Report(laws=[Finding(**finding) for finding in values["laws"]], **fields)
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -83,7 +133,7 @@ class Report:
         return out.getvalue().rstrip()
 
     def parts(self, known: Collection[str] = ()) -> list[Any]:
-        """What a terminal shows: a heading, the table of laws, each breach in full."""
+        """Return what a terminal shows: a heading, the table of laws, every breach in full."""
         from rich.text import Text
 
         from querykey.show import table
@@ -97,8 +147,8 @@ class Report:
         elif self.failed:
             verdict += ", but not all could be tried"
         shown: list[Any] = [Text(f"{self.target} ({self.kind}): {verdict}", style="bold")]
-        if said := self.note or nothing:
-            shown.append(Text(said))
+        if reason := self.note or nothing:
+            shown.append(Text(reason))
         if self.laws and nothing is None:
             rows = [
                 (f.law, f.verdict, _number(f.deviation), f.module or "", f.note) for f in self.laws
@@ -108,8 +158,18 @@ class Report:
         return shown
 
 
+def check_schema(values: dict[str, Any]) -> None:
+    """Raise a SchemaError unless plain values have the schema that this version reads."""
+    schema = values.get("schema")
+    if schema != SCHEMA:
+        raise SchemaError(
+            f"a report of schema {schema!r} was found, and this version of querykey reads schema "
+            f"{SCHEMA}; write it anew with `qk check`"
+        )
+
+
 def explained(finding: Finding, known: bool = False) -> str:
-    """A breach in full; its code begins at the left, so that a copy of it runs."""
+    """Return a breach in full; its code begins at the left, so that a copy of it runs."""
     place = ", ".join(f"{k} {v}" for k, v in finding.where.items())
     lines = [f"{finding.law} is violated{' (known)' if known else ''}: {finding.note}"]
     size = _number(finding.deviation)
@@ -131,20 +191,16 @@ def _number(value: float | None) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What was installed, as far as it was loaded."""
-    import sys
-
+    """Return the versions of the packages that a report depends on, as far as they are loaded."""
     return installed(["querykey", *(n for n in ("torch", "transformers") if n in sys.modules)])
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Versions, loaded or not; nothing for what is used without having been installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
+    """Return versions by package; a package that is used without being installed is left out."""
+    numbers = {}
     for package in packages:
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:
+            numbers[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers

@@ -1,234 +1,177 @@
-"""A model on the bench whose call is understood: masks, positions, caches, causal or not."""
+"""The one way to an answer of a model: its copies, what is known about it, and what it answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from querykey.laws.blaming.recorder import Recorder
-from querykey.laws.trial import Run
-from querykey.laws.understanding.copies import Bench, Inputs, Setting
-from querykey.laws.understanding.outputs import Slot
-from querykey.laws.understanding.signature import Anatomy, length_of
-from querykey.targets import Input
-
-WIDE, NARROW = 1e-6, 2e-3  # thresholds below which a relative deviation is rounding
-FLOORS = 1e3  # or so many times the floor that was measured, never beyond BLIND
-BLIND = 1e-3
-
-
-@dataclass(frozen=True)
-class MaskArgument:
-    """An argument that says which tokens are real."""
-
-    name: str
-    axis: str  # the length it covers
-    hides: bool = False  # True: a 1 marks padding, as in torch.nn
-    dtype: torch.dtype = torch.long
-
-    def value(self, real: torch.Tensor) -> torch.Tensor:
-        """What to pass for these real tokens."""
-        real = real.bool()
-        return (~real if self.hides else real).to(self.dtype)
-
-
-@dataclass(frozen=True)
-class PositionArgument:
-    """An argument that takes every token's position."""
-
-    name: str
-    offset: int = 0  # of the first position
-    batched: bool = True
-
-    def value(self, positions: torch.Tensor) -> torch.Tensor:
-        """What to pass for these positions, counted from 0."""
-        return (positions if self.batched else positions[0]) + self.offset
+from querykey.laws.run import PLAIN, Inputs, Run, Setting
+from querykey.laws.subject import Subject
+from querykey.laws.understanding.copies import ModelCopies
+from querykey.laws.understanding.facts import CacheProtocol, ModelFacts
+from querykey.laws.understanding.outputs import Slot, follow
+from querykey.laws.understanding.signature import CallSignature
 
 
 @dataclass
-class Specimen:
-    """Everything the laws need to know about a model, and the one way to get an answer."""
+class Runner:
+    """Runs copies of a model; `facts` is what is known about it, and the rest is kept for speed."""
 
-    bench: Bench
-    anatomy: Anatomy
-    masks: tuple[MaskArgument, ...] = ()
-    positions: PositionArgument | None = None
-    embeds: str | None = None
-    flags: tuple[str, ...] = ()  # optional switches such as use_cache
-    implementations: tuple[str, ...] = ()
-    cache: Any = None  # a protocol.Protocol
-    causal: bool = False
-    why: str = ""
-    doubt: str = ""  # what speaks against it
-    also_causal: tuple[Slot, ...] = ()  # outputs beside the main one that are meant to be causal
-    floor: float = 0.0
-    notes: list[str] = field(default_factory=list)
-    spans: tuple[int, ...] = ()  # windows and chunks found in the model
+    copies: ModelCopies
+    facts: ModelFacts
     drawn: dict[Any, Inputs] = field(default_factory=dict)
-    known: dict[Any, tuple[Run, torch.Tensor]] = field(default_factory=dict)
+    answers: dict[Any, tuple[Run, torch.Tensor]] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
-        """In a word."""
-        if self.anatomy.main.kind == "image":
-            return "vision"
-        if not self.anatomy.sequential:
-            return "classifier" if not self.causal else "decoder"
-        if self.anatomy.others():
-            return "encoder-decoder" if self.causal else "cross-attention"
-        return "decoder" if self.causal else "encoder"
+    def subject(self) -> Subject:
+        """The user's model, with what its owner says about it."""
+        return self.copies.subject
 
     @property
-    def threshold(self) -> float:
-        """What is more than this is no rounding."""
-        return max(WIDE if self.bench.wide else NARROW, min(FLOORS * self.floor, BLIND))
+    def signature(self) -> CallSignature:
+        """The inputs of the model's call, with the ways to change them, and its answer."""
+        return self.facts.signature
 
-    def inputs(self, setting: Setting, seed: int = 0) -> Inputs:
-        """Inputs of the setting's size, the same for the same seed."""
+    def learning(self, facts: ModelFacts) -> Runner:
+        """Return a runner that knows more facts; what was answered so far stays true."""
+        return replace(self, facts=facts)
+
+    def supposing(self, facts: ModelFacts) -> Runner:
+        """Return a runner that takes other facts for true, and forgets what was answered."""
+        return replace(self, facts=facts, answers={})
+
+    def inputs(self, setting: Setting = PLAIN, seed: int = 0) -> Inputs:
+        """Return inputs of the setting's size; they are the same for the same seed."""
         key = setting.batch, setting.length, seed
         if key not in self.drawn:
-            lengths = {self.anatomy.axis: setting.length} if self.anatomy.axis else {}
-            self.drawn[key] = self.anatomy.make(
-                self.bench, setting.batch, lengths, seed + self.bench.seed
+            lengths = {self.signature.axis: setting.length} if self.signature.axis else {}
+            self.drawn[key] = self.signature.draw(
+                setting.batch, lengths, seed + self.copies.recipe.seed, self.copies.dtype
             )
         return dict(self.drawn[key])
 
-    def mask_for(self, axis: str) -> list[MaskArgument]:
-        """The mask arguments over one length."""
-        return [mask for mask in self.masks if mask.axis == axis]
-
     def remembered(self, run: Run) -> torch.Tensor:
-        """The answer, without gradients; the same run is made once."""
+        """Return the answer without gradients; the same run is made only once."""
         inputs = tuple(sorted((name, id(value)) for name, value in run.inputs.items()))
         key = inputs, run.setting, run.chunks, run.masked, run.slot
-        if key not in self.known:
+        if key not in self.answers:
             with torch.no_grad():
-                self.known[key] = run, self.answer(run)  # the run keeps its tensors, and their ids
-        return self.known[key][1]
+                # The run is kept with its answer, so that the ids of its tensors stay taken.
+                self.answers[key] = run, self.answer(run)
+        return self.answers[key][1]
+
+    def attempt(self, inputs: Inputs, setting: Setting) -> torch.Tensor | None:
+        """Return an answer, or None where the call raises an exception."""
+        try:
+            return self.remembered(Run(inputs, setting))
+        except Exception:
+            return None
 
     def answer(self, run: Run, recorder: Recorder | None = None) -> torch.Tensor:
-        """The answer as (batch, positions, rest); in training each begins with the same state."""
+        """Return the answer as (batch, positions, rest), with gradients where they are enabled.
+
+        In training mode every run begins with the same buffers and attributes.
+        """
         if run.setting.train:
-            self.bench.begin_anew(run.setting)
+            self.copies.reset(run.setting)
         if run.chunks is not None:
-            return self.cache.answer(self, run, recorder)
-        if run.setting.again:
+            return self._fed_in_chunks(run, run.chunks, recorder)
+        if run.setting.conditions.again:
             self.call(self.inputs(run.setting, seed=5), run.setting)
         output = self.call(self.complete(run), run.setting, recorder)
         return self.take(output, run.inputs, run.slot)
 
     def take(self, output: Any, inputs: Inputs, slot: Slot | None = None) -> torch.Tensor:
-        """The answer out of whatever was returned."""
-        return (slot or self.anatomy.slot).take(output, self.batch_of(inputs)).cpu()
+        """Return the answer that an output of the model holds."""
+        return (slot or self.signature.slot).take(output, self.signature.batch_of(inputs)).cpu()
 
     def call(
         self,
         inputs: Inputs,
         setting: Setting,
         recorder: Recorder | None = None,
-        as_given: bool = False,
+        in_place: bool = False,
     ) -> Any:
-        """Whatever the model returns, recorded where asked."""
-        watch = recorder.watching(self.bench.twin(setting)) if recorder else nullcontext()
+        """Return the output of one call, and record the calls of its modules where asked."""
+        watch = recorder.watching(self.copies.of(setting)) if recorder else nullcontext()
         with watch:
-            return self.bench.raw(inputs, setting, as_given)
+            return self.copies.call(inputs, setting, in_place)
 
     def complete(self, run: Run) -> Inputs:
-        """The inputs with what the setting adds: masks that hide nothing, switches, embeddings."""
-        inputs = {**run.inputs, **dict(run.setting.given)}
+        """Return the inputs with what the setting adds: masks, optional arguments, embeddings."""
+        inputs = {**run.inputs, **dict(run.setting.arguments)}
         if run.setting.mask:
-            for mask in self.masks:
-                inputs.setdefault(mask.name, mask.value(self.all_real(inputs, mask.axis)))
-        if run.setting.embeds and self.embeds:
-            main = self.anatomy.main.name
-            table = self.bench.twin(run.setting).get_input_embeddings()  # type: ignore[operator]
-            inputs[self.embeds] = table(inputs.pop(main).to(self.bench.device)).detach()
+            for mask in self.facts.masks:
+                real = self.signature.all_real(inputs, mask.axis)
+                inputs.setdefault(mask.name, mask.value(real))
+        embeds = self.facts.arguments.embeds
+        if run.setting.embeds and embeds:
+            ids = inputs.pop(self.signature.main.name)
+            table: Any = self.copies.of(run.setting).get_input_embeddings()  # type: ignore[operator]
+            inputs[embeds] = table(ids.to(self.copies.device)).detach()
         return inputs
 
-    def all_real(self, inputs: Inputs, axis: str) -> torch.Tensor:
-        """A table of ones over the tokens of one length."""
-        each = next(e for e in self.anatomy.inputs if length_of(e) == axis and e.name in inputs)
-        value = self.front(each, inputs[each.name])
-        return torch.ones(value.shape[:2], dtype=torch.bool)
+    def _fed_in_chunks(
+        self, run: Run, chunks: tuple[int, ...], recorder: Recorder | None
+    ) -> torch.Tensor:
+        """Return the joined answers of the chunks, each with the cache of the one before."""
+        model = self.copies.of(run.setting)
+        cache = self.empty_cache(run.setting, self.signature.batch_of(run.inputs))
+        answers, past = [], 0
+        watch = recorder.watching(model) if recorder else nullcontext()
+        with watch:
+            for size in chunks:
+                piece = self.chunk(run, past, size)
+                output, cache = self.feed(piece, run.setting, cache, past)
+                answers.append(self.take(output, piece))
+                past += size
+        return torch.cat(answers, 1)
 
-    def front(self, each: Input, value: torch.Tensor) -> torch.Tensor:
-        """An input as (batch, positions, rest)."""
-        axes = [a for a in ("batch", length_of(each)) if a in each.axes]
-        return value.movedim([each.axes.index(a) for a in axes], list(range(len(axes))))
+    @property
+    def protocol(self) -> CacheProtocol:
+        """The way in which the model's cache is passed on; only models with a cache have one."""
+        assert self.facts.cache is not None
+        return self.facts.cache
 
-    def back(self, each: Input, value: torch.Tensor) -> torch.Tensor:
-        """The inverse of `front`."""
-        axes = [a for a in ("batch", length_of(each)) if a in each.axes]
-        return value.movedim(list(range(len(axes))), [each.axes.index(a) for a in axes])
+    def empty_cache(self, setting: Setting, batch: int) -> Any:
+        """Return the cache before the first token; None where the model makes its own."""
+        if self.protocol.make is None:
+            return None
+        model = self.copies.of(setting)
+        with self.copies.surroundings(model, setting):
+            return self.protocol.make(model, batch)
 
-    def batch_of(self, inputs: Inputs) -> int:
-        """How many rows the inputs have."""
-        main = self.anatomy.main
-        if main.name not in inputs:
-            return next(iter(inputs.values())).shape[0]
-        place = main.axes.index("batch") if "batch" in main.axes else 0
-        return inputs[main.name].shape[place]
+    def chunk(self, run: Run, past: int, size: int) -> Inputs:
+        """Return the inputs of one chunk, with a mask that also covers the tokens before it."""
+        piece = self.signature.cut(run.inputs, past, past + size)
+        for mask in self.facts.masks_over(self.signature.axis):
+            if mask.name in run.inputs:
+                piece[mask.name] = run.inputs[mask.name][:, : past + size]
+            elif run.masked:
+                whole = self.signature.cut(run.inputs, 0, past + size)
+                piece[mask.name] = mask.value(self.signature.all_real(whole, mask.axis))
+        positions = self.facts.arguments.positions
+        if positions and positions.name in run.inputs:
+            piece[positions.name] = run.inputs[positions.name][..., past : past + size]
+        return {**piece, **dict(run.setting.arguments)}
 
-    def length_of(self, inputs: Inputs) -> int:
-        """How many positions the answer has."""
-        main = self.anatomy.main
-        return inputs[main.name].shape[main.axes.index(self.anatomy.axis)]
-
-    def edit(self, inputs: Inputs, change: Callable[[torch.Tensor], Any], axis: str = "") -> Inputs:
-        """A copy in which `change` was applied to data over one length, as (batch, positions).
-
-        `change` works in place, or returns the new value.
-        """
-        axis = axis or self.anatomy.axis
-        made = dict(inputs)
-        for each in self.anatomy.inputs:
-            if length_of(each) == axis and each.name in made:
-                value = self.front(each, made[each.name].clone())
-                changed = change(value)
-                made[each.name] = self.back(each, value if changed is None else changed)
-        return self._echoed(made)
-
-    def with_other(self, inputs: Inputs, other: Inputs, where: torch.Tensor, axis="") -> Inputs:
-        """A copy whose data over one length is `other`'s where `where` (batch, positions) says."""
-        axis = axis or self.anatomy.axis
-        made = dict(inputs)
-        for each in self.anatomy.inputs:
-            if length_of(each) == axis and each.name in made and each.kind != "mask":
-                value = self.front(each, made[each.name]).clone()
-                source = self.front(each, other[each.name])
-                value[where] = source[where]
-                made[each.name] = self.back(each, value)
-        return self._echoed(made)
-
-    def with_rows(self, inputs: Inputs, other: Inputs, indices: Sequence[int]) -> Inputs:
-        """A copy in which these rows are `other`'s, in every input."""
-        made = dict(inputs)
-        for each in self.anatomy.inputs:
-            if "batch" in each.axes and each.name in made:
-                index = torch.tensor(list(indices))
-                place = each.axes.index("batch")
-                source = other[each.name].index_select(place, index)
-                made[each.name] = made[each.name].index_copy(place, index, source)
-        return self._echoed(made)
-
-    def take_rows(self, inputs: Inputs, indices: Sequence[int]) -> Inputs:
-        """A copy with only these rows."""
-        made = dict(inputs)
-        for each in self.anatomy.inputs:
-            if "batch" in each.axes and each.name in made:
-                index = torch.tensor(list(indices))
-                made[each.name] = made[each.name].index_select(each.axes.index("batch"), index)
-        return self._echoed(made)
-
-    def cut(self, inputs: Inputs, start: int, stop: int, axis: str = "") -> Inputs:
-        """A copy with only positions start to stop - 1."""
-        return self.edit(inputs, lambda value: value[:, start:stop], axis)
-
-    def _echoed(self, inputs: Inputs) -> Inputs:
-        if self.anatomy.echo and self.anatomy.echo in inputs:
-            inputs[self.anatomy.echo] = inputs[self.anatomy.main.name]
-        return inputs
+    def feed(self, piece: Inputs, setting: Setting, cache: Any, past: int) -> tuple[Any, Any]:
+        """Return the output for one chunk, and the cache after it."""
+        protocol = self.protocol
+        if protocol.step:
+            model = self.copies.of(setting)
+            with self.copies.surroundings(model, setting):
+                return protocol.step(model, self.copies.on_device(piece), cache)
+        inputs = {**piece, **dict(protocol.arguments)}
+        if protocol.argument and cache is not None:
+            inputs[protocol.argument] = cache
+        if protocol.start:
+            inputs[protocol.start] = past
+        output = self.copies.call(inputs, setting)
+        if protocol.source is not None:
+            cache = follow(output, protocol.source)
+        return output, cache

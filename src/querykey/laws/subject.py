@@ -1,4 +1,4 @@
-"""What is checked: a model, and what its owner says about it; the rest is found out by trying."""
+"""What is checked: a model, and what its owner says about it; trying it shows the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with what its owner says about it; None means: find out by trying.
+    """A model with what its owner says about it; None means that trying finds out.
 
     `forward` is a module, a method of one, or a function that calls one (`lambda ids: net(ids)`);
     the module in it is found, and a copy of it is called in its place. A module says for itself
@@ -31,21 +31,21 @@ class Subject:
     @property
     def model(self) -> nn.Module:
         """The module that `forward` runs."""
-        found = list(modules_of(self.forward))
-        if not found:
+        modules = modules_of(self.forward)
+        if not modules:
             raise ValueError(
                 "no torch.nn.Module is found in `forward`; pass the module, one of its methods, or "
                 "a function that holds it in a variable of its own"
             )
-        return found[0]
+        return modules[0]
 
-    def on(self, twin: nn.Module) -> Callable[..., Any]:
-        """`forward`, run on this copy of the model."""
-        return rebound(self.forward, self.model, twin)
+    def on(self, copied: nn.Module) -> Callable[..., Any]:
+        """Return `forward` with this copy in the place of the model."""
+        return rebound(self.forward, self.model, copied)
 
 
 def modules_of(function: Any) -> list[nn.Module]:
-    """The modules that a callable is, belongs to, closes over or names."""
+    """Return the modules that a callable is, belongs to, closes over or names."""
     if isinstance(function, nn.Module):
         return [function]
     owner = getattr(function, "__self__", None)
@@ -58,19 +58,19 @@ def modules_of(function: Any) -> list[nn.Module]:
     return [value for value in [*cells, *named] if isinstance(value, nn.Module)]
 
 
-def rebound(function: Any, model: nn.Module, twin: nn.Module) -> Callable[..., Any]:
-    """The same callable with `twin` wherever it holds `model`."""
+def rebound(function: Any, model: nn.Module, copied: nn.Module) -> Callable[..., Any]:
+    """Return the same callable with `copied` wherever it holds `model`."""
     if function is model:
-        return twin
+        return copied
     if isinstance(function, types.MethodType):
-        return getattr(twin, function.__name__)
+        return getattr(copied, function.__name__)
     cells = tuple(
-        types.CellType(twin) if cell.cell_contents is model else cell
+        types.CellType(copied) if cell.cell_contents is model else cell
         for cell in function.__closure__ or ()
     )
-    world = {k: twin if v is model else v for k, v in function.__globals__.items()}
-    made = types.FunctionType(
+    world = {k: copied if v is model else v for k, v in function.__globals__.items()}
+    bound = types.FunctionType(
         function.__code__, world, function.__name__, function.__defaults__, cells or None
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    bound.__kwdefaults__ = function.__kwdefaults__
+    return bound

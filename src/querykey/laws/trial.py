@@ -1,4 +1,4 @@
-"""An experiment: two runs of a model, the cells that must agree, and those that must not."""
+"""An experiment: two runs of a model, the cells that must agree, and those that must change."""
 
 from __future__ import annotations
 
@@ -6,47 +6,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from querykey.laws.understanding.copies import Inputs, Setting
-from querykey.laws.understanding.outputs import Slot
-
-if TYPE_CHECKING:
-    from querykey.laws.runner import Specimen
-
-
-PLAIN = Setting()
-
-
-@dataclass(frozen=True)
-class Run:
-    """One way to an answer: a single call, or one per chunk with the cache handed on."""
-
-    inputs: Inputs
-    setting: Setting = PLAIN
-    chunks: tuple[int, ...] | None = None
-    masked: bool = False  # every chunk is given a mask over all tokens so far
-    slot: Slot | None = None  # the output that is asked, where it is not the main one
+from querykey.laws.blaming.guilty_module import GuiltyModule
+from querykey.laws.blaming.recorder import ModuleCall
+from querykey.laws.run import PLAIN, Run, Setting
+from querykey.laws.runner import Runner
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Which (row, position) pairs of an answer; no positions where it has none."""
+    """Some (row, position) pairs of an answer; `columns` is None where it has no positions."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...] | None
 
     def of(self, answer: torch.Tensor) -> torch.Tensor:
-        """Those cells, one per line."""
+        """Return these cells of an answer, one per line."""
         rows = torch.tensor(self.rows, dtype=torch.long)
         if self.columns is None or answer.dim() < 2:
             return answer[rows]
         return answer[rows, torch.tensor(self.columns, dtype=torch.long)]
 
     def where(self, chosen: Sequence[bool]) -> Cells:
-        """Those of them that are chosen."""
+        """Return those of the cells that are chosen."""
         columns = None if self.columns is None else tuple(compress(self.columns, chosen))
         return Cells(tuple(compress(self.rows, chosen)), columns)
 
@@ -54,27 +38,31 @@ class Cells:
         return len(self.rows)
 
 
-def cells(pairs: list[tuple[int, int]]) -> Cells:
-    """Cells from (row, position) pairs."""
+def cells(pairs: Sequence[tuple[int, int]]) -> Cells:
+    """Return the cells at these (row, position) pairs."""
     return Cells(tuple(r for r, _ in pairs), tuple(c for _, c in pairs))
 
 
-def rows(indices: list[int]) -> Cells:
-    """Whole rows, for answers without positions."""
+def rows(indices: Sequence[int]) -> Cells:
+    """Return whole rows, for answers without positions."""
     return Cells(tuple(indices), None)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Run `first` and `second`; `keep` must agree, and `move` must change, else it says nothing."""
+    """Two runs: the cells `keep` of both must agree, and the cells `move` must differ.
+
+    `what` says what differs between the runs, as a clause after "when". Where nothing in `move`
+    differs the change had no effect, and the trial shows nothing.
+    """
 
     first: Run
     second: Run
     keep: tuple[Cells, Cells]
     move: tuple[Cells, Cells] | None = None
-    what: str = ""  # the change, in words
-    inside: tuple[Cells, Cells] | None = None  # what must agree over the other inputs' length
-    advice: bool = False  # a deviation is worth a word, and no breach
+    what: str = ""
+    inside: tuple[Cells, Cells] | None = None  # what must agree along the other inputs' length
+    advice: bool = False  # a deviation is worth a word of advice, and breaks no law
 
     @property
     def setting(self) -> Setting:
@@ -83,36 +71,65 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one trial showed."""
+class Evidence:
+    """Where a deviation is largest, the trial that shows it, and the module to blame if known."""
 
-    deviation: float
-    control: float | None  # how much moved of what may move; None where no control is needed
-    setting: Setting = PLAIN
     where: dict[str, int] = field(default_factory=dict)
     trial: Trial | None = None
+    module: GuiltyModule | ModuleCall | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one experiment showed: a relative deviation, and a sentence that says what it means.
+
+    `control` is how much moved of what may move, and None where no control is needed.
+    """
+
+    deviation: float
     note: str = ""
-    module: Any = None  # a Blame, where the law knows it itself
-    advice: bool = False  # a deviation is worth a word, and no breach
-    base: Setting = PLAIN  # the setting that the law was asked to try
+    setting: Setting = PLAIN
+    control: float | None = None
+    evidence: Evidence = Evidence()
+    advice: bool = False  # a deviation is worth a word of advice, and breaks no law
+
+    @property
+    def question(self) -> str:
+        """What was tried, in words that do not depend on the numbers that came out."""
+        return self.evidence.trial.what if self.evidence.trial else self.note
 
 
-def conduct(specimen: Specimen, trial: Trial) -> Outcome:
-    """Run a trial and measure it."""
-    first, second = specimen.remembered(trial.first), specimen.remembered(trial.second)
-    kept = trial.keep[0].of(first), trial.keep[1].of(second)
-    worst, index = deviation(*kept)
+def conduct(runner: Runner, trial: Trial) -> Outcome:
+    """Run a trial and measure how far its cells deviate."""
+    first, second = runner.remembered(trial.first), runner.remembered(trial.second)
+    worst, index = deviation(trial.keep[0].of(first), trial.keep[1].of(second))
     control = None
     if trial.move is not None:
         control = deviation(trial.move[0].of(first), trial.move[1].of(second))[0]
     where = {"sample": trial.keep[0].rows[index]}
     if trial.keep[0].columns is not None:
         where["position"] = trial.keep[0].columns[index]
-    return Outcome(worst, control, trial.setting, where, trial, trial.what, advice=trial.advice)
+    note = f"{place_in_words(where)} {moved_in_words(worst)} when {trial.what}"
+    evidence = Evidence(where, trial)
+    return Outcome(worst, note, trial.setting, control, evidence, trial.advice)
+
+
+def place_in_words(where: dict[str, int]) -> str:
+    """Return a place in an answer as the subject of a sentence."""
+    if "position" in where:
+        return f"the answer at position {where['position']} of row {where['sample']}"
+    return f"the answer for row {where['sample']}"
+
+
+def moved_in_words(size: float) -> str:
+    """Return a relative deviation as the verb of a sentence."""
+    if not math.isfinite(size):
+        return "changed its shape or is not finite"
+    return f"moved by {size:.2g} of its typical size"
 
 
 def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:
-    """The largest difference relative to the typical size, and the line it is in.
+    """Return the largest difference relative to the typical size, and the line that it is in.
 
     Two values that are both NaN, or the same infinity, agree.
     """

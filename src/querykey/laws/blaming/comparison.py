@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Cells, Run, Trial, deviation
-from querykey.laws.understanding.signature import length_of
+from querykey.laws.run import Run
+from querykey.laws.trial import Cells, Trial, deviation
+from querykey.laws.understanding.facts import ModelFacts
+from querykey.laws.understanding.signature import front, length_of
 
 
-class Comparison:
+class ActivationComparison:
     """Finds batch and positions in any tensor by their sizes, and compares protected cells."""
 
-    def __init__(self, specimen: Specimen, trial: Trial):
-        self.specimen, self.trial = specimen, trial
-        main, other = specimen.anatomy.axis, [length_of(e) for e in specimen.anatomy.others()]
+    def __init__(self, facts: ModelFacts, trial: Trial):
+        self.facts, self.trial = facts, trial
+        signature = facts.signature
+        main, other = signature.axis, [length_of(entry) for entry in signature.others()]
         self.views = [(self._sizes(main), trial.keep)]
         if other and trial.inside is not None:
             self.views.append((self._sizes(other[0]), trial.inside))
@@ -25,17 +27,18 @@ class Comparison:
         return self._size(self.trial.first, axis), self._size(self.trial.second, axis)
 
     def _size(self, run: Run, axis: str) -> tuple[int, int]:
-        each = next((e for e in self.specimen.anatomy.inputs if length_of(e) == axis), None)
-        batch = self.specimen.batch_of(run.inputs)
-        if each is None or not axis:
+        signature = self.facts.signature
+        entry = next((e for e in signature.inputs if length_of(e) == axis), None)
+        batch = signature.batch_of(run.inputs)
+        if entry is None or not axis:
             return batch, 0
-        return batch, self.specimen.front(each, run.inputs[each.name]).shape[1]
+        return batch, front(entry, run.inputs[entry.name]).shape[1]
 
     def same(self, first: list[torch.Tensor], second: list[list[torch.Tensor]]) -> bool | None:
-        """Whether the protected cells agree; None where no tensor can be compared."""
-        told = None
+        """Return whether the protected cells agree; None where no tensor can be compared."""
+        agree = None
         for index, tensor in enumerate(first):
-            others = [each[index] for each in second if index < len(each)]
+            others = [tensors[index] for tensors in second if index < len(tensors)]
             if len(others) != len(second):
                 continue
             for sizes, keep in self.views:
@@ -43,9 +46,9 @@ class Comparison:
                 if answer is False:
                     return False
                 if answer is not None:
-                    told = True
+                    agree = True
                     break
-        return told
+        return agree
 
     def _pair(
         self,
@@ -59,9 +62,9 @@ class Comparison:
         axes = axes_of(tensor, *sizes[0], positions=keep[0].columns is not None)
         if axes is None or any(other.dim() != tensor.dim() for other in others):
             return None
-        front = list(range(len(axes)))
-        first = tensor.movedim(axes, front)
-        parts = [other.movedim(axes, front) for other in others]
+        leading = list(range(len(axes)))
+        first = tensor.movedim(axes, leading)
+        parts = [other.movedim(axes, leading) for other in others]
         try:
             second = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             if list(second.shape[: len(axes)]) != list(sizes[1][: len(axes)]):
@@ -73,13 +76,13 @@ class Comparison:
             return None
         if not tensor.is_floating_point():
             return bool((pair[0] == pair[1]).all())
-        return deviation(*pair)[0] <= self.specimen.threshold
+        return deviation(*pair)[0] <= self.facts.threshold
 
 
 def _per_row(tensor: torch.Tensor, batch: int, length: int) -> torch.Tensor:
-    """A table of positions that all rows share, as (1, T, ...), once per row; others as they are.
+    """Return a table of positions that all rows share, (1, T, ...), once per row.
 
-    With length 0 any tensor whose first axis is 1 is spread: its twin was already recognised.
+    With length 0 every tensor whose first axis is 1 is spread: its counterpart was recognised.
     """
     shared = tensor.dim() >= 2 and tensor.shape[0] == 1 and batch != 1
     if shared and length in (0, tensor.shape[1]):
@@ -90,7 +93,7 @@ def _per_row(tensor: torch.Tensor, batch: int, length: int) -> torch.Tensor:
 def axes_of(
     tensor: torch.Tensor, batch: int, length: int, positions: bool = True
 ) -> list[int] | None:
-    """Which axes are batch and positions: one of each, and no second axis of positions."""
+    """Return which axes are batch and positions; None where there is a second axis of positions."""
     shape = list(tensor.shape)
     if not length or not positions:
         return [shape.index(batch)] if batch in shape[:2] else None

@@ -1,25 +1,25 @@
-"""What breaks a law by design: by its owner's word, or published so; each with its reason."""
+"""What breaks a law by design, with the reason: the owner says so, or it is published so."""
 
 from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from querykey.laws.law import Finding
-    from querykey.laws.runner import Specimen
+from querykey.laws.blaming.guilty_module import ROOT
+from querykey.laws.report import Finding
+from querykey.laws.subject import Subject
 
 
 @dataclass(frozen=True)
 class Limitation:
-    """Where a law does not hold by design, and why. `*` stands for anything, as in file names."""
+    """Where a law does not hold by design, and why; `*` stands for anything, as in file names."""
 
     model: str  # a model_type of transformers, or a class name
     law: str
     reason: str
-    module: str = "*"  # what is blamed: its path, a space, its class and file
-    note: str = "*"  # what was tried
+    module: str = "*"  # the guilty module: its path, a space, its class and file
+    note: str = "*"  # the note of the finding
 
 
 FROM_THE_START = (
@@ -137,28 +137,29 @@ TABLE: tuple[Limitation, ...] = (
 )  # fmt: skip
 
 
-def by_design(specimen: Specimen, law: str, path: str | None = None) -> str:
-    """Why a law does not bind: its owner says so, or of a module above `path` that module does."""
-    model = specimen.bench.model
-    said = [specimen.bench.subject.breaks]
+def by_design(subject: Subject, law: str, path: str | None = None) -> str:
+    """Return why a law does not bind: the owner's reason, or that of a module above `path`."""
+    exemptions = [subject.breaks]
     if path is not None:
-        parts = [] if path == "(model)" else path.split(".")
-        above = [model.get_submodule(".".join(parts[:n])) for n in range(len(parts) + 1)]
-        said = [getattr(module, "breaks_laws", {}) for module in above]
-    found = [why for each in said for name, why in each.items() if fnmatch.fnmatchcase(law, name)]
-    return f"by design: {found[0]}" if found else ""
+        parts = [] if path == ROOT else path.split(".")
+        modules = [subject.model.get_submodule(".".join(parts[:n])) for n in range(len(parts) + 1)]
+        exemptions = [getattr(module, "breaks_laws", {}) for module in modules]
+    for exempted in exemptions:
+        for name, reason in exempted.items():
+            if fnmatch.fnmatchcase(law, name):
+                return f"by design: {reason}"
+    return ""
 
 
-def limitation(specimen: Specimen, law: str, finding: Finding) -> str:
-    """The reason, or nothing where a breach is a breach."""
-    model: Any = specimen.bench.model
+def limitation(model: Any, finding: Finding) -> str:
+    """Return why a breach is a published limitation, or the empty string where it is a breach."""
     names = [type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))]
-    for each in TABLE:
+    for entry in TABLE:
         if (
-            any(fnmatch.fnmatchcase(name, each.model) for name in names)
-            and fnmatch.fnmatchcase(law, each.law)
-            and fnmatch.fnmatchcase(f"{finding.module} {finding.source}", each.module)
-            and fnmatch.fnmatchcase(finding.note, each.note)
+            any(fnmatch.fnmatchcase(name, entry.model) for name in names)
+            and fnmatch.fnmatchcase(finding.law, entry.law)
+            and fnmatch.fnmatchcase(f"{finding.module} {finding.source}", entry.module)
+            and fnmatch.fnmatchcase(finding.note, entry.note)
         ):
-            return each.reason
+            return entry.reason
     return ""

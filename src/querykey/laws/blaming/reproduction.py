@@ -1,4 +1,4 @@
-"""Five lines that show a breach by hand."""
+"""Five lines of code with which a user sees a breach without the rest of querykey's laws."""
 
 from __future__ import annotations
 
@@ -7,65 +7,66 @@ from typing import Any
 
 import torch
 
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Cells, Run, Trial, conduct
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.run import Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Cells, Trial, conduct
 from querykey.targets import PRESETS
 
 
-def reproduction(specimen: Specimen, law: str, trial: Trial | None) -> str:
-    """Source code that shows the breach; `model` is yours where no target's name is known."""
-    if trial is None or not _plain(specimen, trial):
-        return _by_law(specimen, law)
-    outcome = conduct(specimen, trial)
-    if not outcome.deviation > specimen.threshold:
-        return _by_law(specimen, law)  # only a derivative shows it
-    row = outcome.where["sample"]
+def reproduction(runner: Runner, law: str, trial: Trial | None) -> str:
+    """Return source code that shows the breach; `model` is the user's where no target is named."""
+    if trial is None or not _plain(runner, trial):
+        return _by_law(runner, law)
+    outcome = conduct(runner, trial)
+    if not outcome.deviation > runner.facts.threshold:
+        return _by_law(runner, law)  # only a derivative shows it
+    row = outcome.evidence.where["sample"]
     width = trial.second.setting.weights
     how = "randomised" if width == "random" else "duplicate"
     lines = [
         "import torch, querykey as qk",
-        f"model = qk.laws.{how}({_model(specimen)}){_mode(trial.setting)}",
-        f"a, b = {_inputs(specimen, trial.first)}, {_inputs(specimen, trial.second)}",
+        f"model = qk.laws.{how}({_model(runner)}){_mode(trial.setting)}",
+        f"a, b = {_inputs(runner, trial.first)}, {_inputs(runner, trial.second)}",
         f"with torch.no_grad(), qk.laws.lifted(): x, y = "
-        f"({_call(specimen, trial)} for given in (a, b))",
+        f"({_call(runner, trial)} for given in (a, b))",
         f"print((x{_index(trial.keep, 0, row)} - y{_index(trial.keep, 1, row)}).abs().max())"
         "  # 0 if lawful",
     ]
     return "\n".join(lines)
 
 
-def _plain(specimen: Specimen, trial: Trial) -> bool:
-    """Whether both runs are single calls on ids that can be written down."""
+def _plain(runner: Runner, trial: Trial) -> bool:
+    """Return whether both runs are single calls on ids that can be written down."""
     setting = trial.setting
-    written = all(each.kind in ("tokens", "mask", "start") for each in specimen.anatomy.inputs)
+    written = all(entry.kind in ("tokens", "mask", "start") for entry in runner.signature.inputs)
     single = trial.first.chunks is None and trial.second.chunks is None
-    usual = not (setting.embeds or setting.attention or setting.bare or setting.dropout)
-    slot = trial.first.slot or specimen.anatomy.slot
+    special = setting.conditions.bare or setting.conditions.dropout
+    usual = not (setting.embeds or setting.attention or special)
+    slot = trial.first.slot or runner.signature.slot
     batch_first = slot.flat or slot.batch == 0
-    direct = specimen.bench.subject.forward is specimen.bench.model
-    return written and single and usual and batch_first and direct and specimen.bench.wide
+    direct = runner.subject.forward is runner.copies.model
+    return written and single and usual and batch_first and direct and runner.facts.rounding.wide
 
 
-def _by_law(specimen: Specimen, law: str) -> str:
-    """The law itself is the shortest way to calls that cannot be written down."""
+def _by_law(runner: Runner, law: str) -> str:
+    """Return a check of this law alone, for calls that cannot be written down."""
     return "\n".join(
         [
             "import querykey as qk",
-            f"report = qk.check({_target(specimen) or 'model'}, laws=[{law!r}], "
-            f"seed={specimen.bench.seed})",
+            f"report = qk.check({_target(runner) or 'model'}, laws=[{law!r}], "
+            f"seed={runner.copies.recipe.seed})",
             "print(report)",
         ]
     )
 
 
-def _target(specimen: Specimen) -> str:
-    name = specimen.bench.subject.name
+def _target(runner: Runner) -> str:
+    name = runner.subject.name
     return repr(name) if ":" in name or name in PRESETS or Path(name).is_dir() else ""
 
 
-def _model(specimen: Specimen) -> str:
-    target = _target(specimen)
+def _model(runner: Runner) -> str:
+    target = _target(runner)
     return f"qk.targets.build({target}).model" if target else "model"
 
 
@@ -73,9 +74,9 @@ def _mode(setting: Setting) -> str:
     return ".train()" if setting.train else ""
 
 
-def _inputs(specimen: Specimen, run: Run) -> str:
+def _inputs(runner: Runner, run: Run) -> str:
     words = []
-    for name, value in specimen.complete(run).items():
+    for name, value in runner.complete(run).items():
         if isinstance(value, torch.Tensor):
             words.append(f"{name}=torch.tensor({value.tolist()})")
         else:
@@ -83,17 +84,17 @@ def _inputs(specimen: Specimen, run: Run) -> str:
     return f"dict({', '.join(words)})"
 
 
-def _call(specimen: Specimen, trial: Trial) -> str:
-    slot = trial.first.slot or specimen.anatomy.slot
+def _call(runner: Runner, trial: Trial) -> str:
+    slot = trial.first.slot or runner.signature.slot
     path = "".join(f"[{part!r}]" for part in slot.path)
-    name = specimen.anatomy.main.name
+    name = runner.signature.main.name
     shape = f".unflatten(0, (len(given[{name!r}]), -1))" if slot.flat else ""
     move = f".movedim({slot.seq}, 1)" if slot.seq not in (None, 1) else ""
     return f"model(**given){path}{shape}{move}"
 
 
 def _index(keep: tuple[Cells, Cells], side: int, row: int) -> str:
-    """The cells of the row that deviates most, on one side of the comparison."""
+    """Return the index of the row that deviates most, on one side of the comparison."""
     picked = [n for n, r in enumerate(keep[0].rows) if r == row]
     row = keep[side].rows[picked[0]]
     columns = keep[side].columns

@@ -1,96 +1,88 @@
-"""A row's answer is its own: alone or in company, and whoever the company is."""
+"""The answer for a row is its own: alone or in a batch, and whatever the other rows are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Cells, Run, Trial, cells, rows
-from querykey.laws.understanding.copies import Inputs, Setting
+from querykey.laws.run import Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Cells, Trial, cells, rows
+from querykey.laws.understanding.signature import front
 
 
-def has_rows(specimen: Specimen) -> str:
-    """To models whose answer has a batch axis."""
-    slot = specimen.anatomy.slot
-    if "batch" not in specimen.anatomy.main.axes or (slot.batch is None and not slot.flat):
+def has_rows(runner: Runner) -> str:
+    """Return why the law does not apply to a model whose answer has no batch axis."""
+    slot = runner.signature.slot
+    if "batch" not in runner.signature.main.axes or (slot.batch is None and not slot.flat):
         return "it has no batch axis"
     return ""
 
 
-def whole_rows(specimen: Specimen, setting: Setting, indices: list[int]) -> Cells:
-    """Everything that is answered for these rows."""
-    if not specimen.anatomy.sequential:
-        return rows(indices)
+def whole_rows(runner: Runner, setting: Setting, indices: Iterable[int]) -> Cells:
+    """Return everything that is answered for these rows."""
+    if not runner.signature.sequential:
+        return rows(list(indices))
     return cells([(r, i) for r in indices for i in range(setting.length)])
 
 
-def alone(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """Run a row by itself."""
-    inputs = specimen.inputs(setting)
+def alone(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Run the first row by itself, then the last."""
+    inputs = runner.inputs(setting)
     for row in (0, setting.batch - 1):
         yield Trial(
             Run(inputs, setting),
-            Run(specimen.take_rows(inputs, [row]), setting),
-            (whole_rows(specimen, setting, [row]), whole_rows(specimen, setting, [0])),
+            Run(runner.signature.take_rows(inputs, [row]), setting),
+            (whole_rows(runner, setting, [row]), whole_rows(runner, setting, [0])),
             None,
             f"row {row} of {setting.batch} was run alone",
-            _inside(specimen, inputs, row, 0),
+            _inside(runner, inputs, row, 0),
         )
 
 
-def others(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """Replace the other rows."""
-    inputs, other = specimen.inputs(setting), specimen.inputs(setting, seed=1)
+def others(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Replace all rows but the first, then all but the second."""
+    inputs, other = runner.inputs(setting), runner.inputs(setting, seed=1)
     for row in (0, 1):
         company = [r for r in range(setting.batch) if r != row]
-        keep, move = (whole_rows(specimen, setting, r) for r in ([row], company))
+        keep, move = (whole_rows(runner, setting, r) for r in ([row], company))
         yield Trial(
             Run(inputs, setting),
-            Run(specimen.with_rows(inputs, other, company), setting),
+            Run(runner.signature.with_rows(inputs, other, company), setting),
             (keep, keep),
             (move, move),
             "the other rows were replaced",
-            _inside(specimen, inputs, row, row),
+            _inside(runner, inputs, row, row),
         )
 
 
-def _inside(
-    specimen: Specimen, inputs: Inputs, first: int, second: int
-) -> tuple[Cells, Cells] | None:
-    """The same row of an encoder's input."""
-    others = specimen.anatomy.others()
+def _inside(runner: Runner, inputs: Inputs, first: int, second: int) -> tuple[Cells, Cells] | None:
+    """Return the cells of the same row of an encoder's input, where there is one."""
+    others = runner.signature.others()
     if not others:
         return None
-    length = specimen.front(others[0], inputs[others[0].name]).shape[1]
+    length = front(others[0], inputs[others[0].name]).shape[1]
     return cells([(first, i) for i in range(length)]), cells([(second, i) for i in range(length)])
-
-
-def sweep(specimen: Specimen) -> Iterator[Setting]:
-    """Masks and training mode bring code of their own."""
-    yield from sweeps.plain(specimen)
-    if specimen.masks:
-        yield Setting(mask=True)
 
 
 LAWS = (
     Law(
         "batch.alone",
-        "a row's answer is the same alone and in a batch",
-        "run one row by itself",
-        "that row's answer",
-        has_rows,
-        alone,
-        sweep,
+        says="The answer for a row is the same alone and in a batch.",
+        why="Otherwise an evaluation depends on how it was batched (mmcv 1869).",
+        how="One row of a batch is run by itself.",
+        trials=alone,
+        applies=has_rows,
+        sweep=sweeps.plain_and_masked,
     ),
     Law(
         "batch.others",
-        "a row's answer does not depend on the other rows",
-        "replace the other rows",
-        "the row that stays",
-        has_rows,
-        others,
-        sweep,
+        says="The answer for a row does not depend on the other rows.",
+        why="Otherwise rows leak into each other, and scores depend on who shares the batch.",
+        how="All other rows are replaced; the answer for the row that stays may not move.",
+        trials=others,
+        applies=has_rows,
+        sweep=sweeps.plain_and_masked,
     ),
 )

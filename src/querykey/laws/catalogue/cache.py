@@ -1,4 +1,4 @@
-"""A cache changes nothing: any split of the tokens gives the answers of the whole."""
+"""A cache changes nothing: any split of the tokens gives the answers of one call."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Run, Trial, cells
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.run import PLAIN, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Trial, cells
 
 
-def has_a_cache(specimen: Specimen) -> str:
-    """To models whose cache was found."""
-    if not specimen.causal:
-        return f"not causal: {specimen.why}"
-    return "" if specimen.cache else "no cache was found"
+def has_a_cache(runner: Runner) -> str:
+    """Return why the law does not apply to a model without a cache that was found."""
+    if not runner.facts.causal:
+        return f"not causal: {runner.facts.intent.why}"
+    return "" if runner.facts.cache else "no cache was found"
 
 
-def split(specimen: Specimen, setting: Setting, sizes: list[tuple[int, ...]]) -> Iterator[Trial]:
-    """The whole against each split of it, and once under left padding."""
-    inputs = specimen.inputs(setting)
+def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Iterator[Trial]:
+    """Compare one call with every split of it, and once under left padding."""
+    inputs = runner.inputs(setting)
     every = cells([(r, i) for r in range(setting.batch) for i in range(setting.length)])
     masked = setting.mask
     for chunks in sizes:
@@ -29,65 +29,64 @@ def split(specimen: Specimen, setting: Setting, sizes: list[tuple[int, ...]]) ->
             Run(inputs, setting, chunks, masked),
             (every, every),
             None,
-            f"tokens were fed {_words(chunks)} with the cache",
+            f"tokens were fed {_in_words(chunks)} with the cache",
         )
-    if masked and specimen.mask_for(specimen.anatomy.axis):
-        real = padding.reality(specimen, inputs, specimen.anatomy.axis, left=True)
-        told = {**inputs, **padding.given(specimen, specimen.anatomy.axis, real)}
-        keep = cells([(int(r), int(i)) for r, i in real.nonzero()])
+    axis = runner.signature.axis
+    if masked and runner.facts.masks_over(axis):
+        real = padding.real_tokens(runner, inputs, axis, left=True)
+        padded = {**inputs, **padding.arguments(runner, axis, real)}
+        keep = padding.cells_where(real)
         yield Trial(
-            Run(told, setting),
-            Run(told, setting, sizes[0], masked),
+            Run(padded, setting),
+            Run(padded, setting, sizes[0], masked),
             (keep, keep),
             None,
-            f"left-padded rows were fed {_words(sizes[0])} with the cache",
+            f"left-padded rows were fed {_in_words(sizes[0])} with the cache",
         )
 
 
-def step(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """A prompt and then token by token; and token by token from the start."""
+def step(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Feed a prompt and then token by token; and token by token from the start."""
     length = setting.length
-    sizes = [(5, *[1] * (length - 5)), (1,) * length] if setting == Setting() else []
-    yield from split(specimen, setting, sizes or [(length - 6, *[1] * 6)])
+    sizes = [(5, *[1] * (length - 5)), (1,) * length] if setting == PLAIN else []
+    yield from split(runner, setting, sizes or [(length - 6, *[1] * 6)])
 
 
-def chunk(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """Several tokens at a time."""
+def chunk(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Feed several tokens at a time."""
     length = setting.length
     sizes = [(5, 4, length - 9), (1, length - 1), (length - 3, 3)]
-    yield from split(specimen, setting, sizes if setting == Setting() else sizes[:1])
+    yield from split(runner, setting, sizes if setting == PLAIN else sizes[:1])
 
 
-def _words(chunks: tuple[int, ...]) -> str:
+def _in_words(chunks: tuple[int, ...]) -> str:
     return "+".join(map(str, chunks[:4])) + ("+..." if len(chunks) > 4 else "")
 
 
-def sweep(specimen: Specimen) -> Iterator[Setting]:
-    """Masks, implementations and a window shorter than the sequence."""
-    yield from sweeps.plain(specimen)
-    if specimen.masks:
-        yield Setting(mask=True)
-    yield from sweeps.other_implementations(specimen)
-    yield from sweeps.lengths(specimen)
+def sweep(runner: Runner) -> Iterator[Setting]:
+    """Try masks, implementations of attention, and a window shorter than the sequence."""
+    yield from sweeps.plain_and_masked(runner)
+    yield from sweeps.other_implementations(runner)
+    yield from sweeps.lengths(runner)
 
 
 LAWS = (
     Law(
         "cache.step",
-        "one token at a time with the cache gives the answers of one call",
-        "feed token by token",
-        "all answers",
-        has_a_cache,
-        step,
-        sweep,
+        says="One token at a time with the cache gives the answers of one call.",
+        why="Otherwise generation differs from training (transformers 46741).",
+        how="A prompt is fed first, then token by token; the answers are those of one call.",
+        trials=step,
+        applies=has_a_cache,
+        sweep=sweep,
     ),
     Law(
         "cache.chunk",
-        "several tokens at a time with the cache give the answers of one call",
-        "feed in chunks",
-        "all answers",
-        has_a_cache,
-        chunk,
-        sweep,
+        says="Several tokens at a time with the cache give the answers of one call.",
+        why="Otherwise a prompt that is read in chunks is read wrongly (candle 3743).",
+        how="The tokens are fed in chunks of several sizes; the answers are those of one call.",
+        trials=chunk,
+        applies=has_a_cache,
+        sweep=sweep,
     ),
 )

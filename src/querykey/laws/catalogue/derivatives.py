@@ -1,4 +1,4 @@
-"""Derivatives of an answer by the embeddings of tokens, and by parameters."""
+"""Derivatives of an answer with respect to the embeddings of tokens, and to parameters."""
 
 from __future__ import annotations
 
@@ -11,33 +11,36 @@ import torch
 from torch import nn
 
 from querykey.laws.blaming.comparison import axes_of
-from querykey.laws.blaming.recorder import Call, Recorder
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Cells, Outcome, Run
+from querykey.laws.blaming.recorder import ModuleCall, Recorder
+from querykey.laws.law import RefusalError
+from querykey.laws.run import Run
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Cells, Evidence, Outcome, place_in_words
+from querykey.laws.understanding.signature import front
 from querykey.targets import Input
 from querykey.words import last_line
 
 
 def reach(
-    specimen: Specimen,
+    runner: Runner,
     run: Run,
     ask: Cells,
     forbidden: Cells,
     allowed: Cells,
     axis: str = "",
 ) -> Outcome:
-    """How far the derivative of the asked answers reaches into forbidden tokens."""
-    with embedded(specimen, run, axis) as (run, leaves):
-        answer = specimen.answer(run)
+    """Return how far the derivative of the asked answers reaches into forbidden tokens."""
+    with embedded(runner, run, axis) as (run, leaves):
+        answer = runner.answer(run)
         backward(score(answer, ask))
     outside = inside = 0.0
-    note, where = "a derivative reaches where it must not", {}
+    where: dict[str, int] = {}
     for leaf in leaves:
         gradient = leaf.gradient
         wrong, right = forbidden.of(gradient), allowed.of(gradient)
         if not gradient.isfinite().all():
-            # Padding may not even poison: zero times infinity is no zero.
-            return Outcome(math.inf, None, run.setting, {}, None, "the derivative is not finite")
+            # Padding must not even make NaN: zero times infinity is no zero.
+            return Outcome(math.inf, "the derivative of the answer is not finite", run.setting)
         size = float(right.pow(2).mean().sqrt()) or 1.0
         if wrong.numel():
             worst = wrong.flatten(1).abs().amax(1)
@@ -48,29 +51,43 @@ def reach(
                 where = {"sample": forbidden.rows[line], "position": columns[line]}
         inside = max(inside, float(right.abs().max()) if right.numel() else 0.0)
     guilty = None
-    if outside > specimen.threshold:
-        guilty = _blamed(specimen, run, ask, forbidden)
-    if not leaves:
-        note = "no embedding of the tokens is found to differentiate by"
-    return Outcome(outside, inside, run.setting, where, None, note, guilty)
+    if outside > runner.facts.threshold:
+        guilty = _passing_on(runner, run, ask, forbidden)
+    note = "no embedding of the tokens was found to differentiate by"
+    if leaves:
+        note = _in_words(outside, where)
+    return Outcome(outside, note, run.setting, inside, Evidence(where, module=guilty))
 
 
-def _blamed(specimen: Specimen, run: Run, ask: Cells, forbidden: Cells) -> Call | None:
-    """The first module that no forbidden derivative reaches from behind, and that passes one on."""
+def _in_words(size: float, where: dict[str, int]) -> str:
+    """Return what a derivative showed, as a sentence."""
+    if not where:
+        return "there is no token on which the answers must not depend"
+    token = place_in_words(where).replace("the answer", "the token")
+    return (
+        f"the derivative with respect to {token}, on which the answers must not depend, is "
+        f"{size:.2g} of that with respect to other tokens"
+    )
+
+
+def _passing_on(runner: Runner, run: Run, ask: Cells, forbidden: Cells) -> ModuleCall | None:
+    """Return the first module that passes a derivative on to forbidden tokens, and gets none."""
     recorder = Recorder(live=True)
-    with embedded(specimen, run) as (run, _):
-        answer = specimen.answer(run, recorder)
+    with embedded(runner, run) as (run, _):
+        answer = runner.answer(run, recorder)
     kept = [t for call in recorder.done for t in (*call.inputs, *call.outputs) if t.requires_grad]
-    found = torch.autograd.grad(score(answer, ask), kept, allow_unused=True)
-    gradients = {id(t): g for t, g in zip(kept, found, strict=True)}
-    batch, length = specimen.batch_of(run.inputs), specimen.length_of(run.inputs)
+    derivatives = torch.autograd.grad(score(answer, ask), kept, allow_unused=True)
+    gradients = {id(t): g for t, g in zip(kept, derivatives, strict=True)}
+    signature = runner.signature
+    batch, length = signature.batch_of(run.inputs), signature.length_of(run.inputs)
 
     def reached(several: list[torch.Tensor]) -> bool:
         for tensor in several:
             gradient, axes = gradients.get(id(tensor)), axes_of(tensor, batch, length)
             if gradient is not None and axes is not None:
                 wrong = forbidden.of(gradient.movedim(axes, [0, 1]))
-                if float(wrong.abs().max()) > specimen.threshold * float(gradient.abs().max()):
+                limit = runner.facts.threshold * float(gradient.abs().max())
+                if float(wrong.abs().max()) > limit:
                     return True
         return False
 
@@ -78,12 +95,8 @@ def _blamed(specimen: Specimen, run: Run, ask: Cells, forbidden: Cells) -> Call 
     return next((c for c in mixing if reached(c.inputs) and not reached(c.outputs)), None)
 
 
-class RefusalError(Exception):
-    """One sentence: why a model cannot be differentiated."""
-
-
 def backward(number: torch.Tensor) -> None:
-    """Differentiate; a model that does not let itself be is loud, and breaks no law."""
+    """Differentiate; a model that raises an error breaks no law silently, and is not judged."""
     try:
         number.backward()
     except Exception as error:
@@ -91,7 +104,7 @@ def backward(number: torch.Tensor) -> None:
 
 
 def score(answer: torch.Tensor, ask: Cells | None = None) -> torch.Tensor:
-    """One number from an answer, with random weights so that nothing cancels."""
+    """Return one number of an answer: a sum with random weights, so that nothing cancels."""
     picked = answer if ask is None else ask.of(answer)
     generator = torch.Generator().manual_seed(7)
     weights = torch.randn(picked.shape, generator=generator, dtype=torch.float64)
@@ -99,28 +112,28 @@ def score(answer: torch.Tensor, ask: Cells | None = None) -> torch.Tensor:
 
 
 @contextmanager
-def embedded(specimen: Specimen, run: Run, axis: str = "") -> Iterator[tuple[Run, list[Leaf]]]:
-    """Leaves to differentiate by: the features given, or what embeddings make of the ids."""
-    axis = axis or specimen.anatomy.axis
+def embedded(runner: Runner, run: Run, axis: str = "") -> Iterator[tuple[Run, list[Leaf]]]:
+    """Yield a run and its leaves: the features passed in, or what embeddings make of the ids."""
+    axis = axis or runner.signature.axis
     leaves: list[Leaf] = []
-    mains = [e for e in specimen.anatomy.inputs if axis in e.axes and e.kind != "mask"]
+    mains = [e for e in runner.signature.inputs if axis in e.axes and e.kind != "mask"]
     if mains and mains[0].kind != "tokens":
-        given = {e.name: run.inputs[e.name].detach().clone().requires_grad_() for e in mains}
-        views = [Leaf(given[e.name], e, specimen) for e in mains]
-        yield replace(run, inputs={**run.inputs, **given}), views
+        features = {e.name: run.inputs[e.name].detach().clone().requires_grad_() for e in mains}
+        leaves = [Leaf(features[e.name], e) for e in mains]
+        yield replace(run, inputs={**run.inputs, **features}), leaves
         return
     handles = []
 
     def hook(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        given = args[0] if args else None
-        found = [each for each in mains if _same(given, run.inputs[each.name])]
-        if not found or output.shape[:2] != run.inputs[found[0].name].shape[:2]:
+        ids = args[0] if args else None
+        entry = next((entry for entry in mains if _same(ids, run.inputs[entry.name])), None)
+        if entry is None or output.shape[:2] != run.inputs[entry.name].shape[:2]:
             return None
-        made = output.detach().clone().requires_grad_()
-        leaves.append(Leaf(made, found[0], specimen))
-        return made.clone()  # models may scale their embeddings in place
+        leaf = output.detach().clone().requires_grad_()
+        leaves.append(Leaf(leaf, entry))
+        return leaf.clone()  # models may scale their embeddings in place
 
-    for module in specimen.bench.twin(run.setting).modules():
+    for module in runner.copies.of(run.setting).modules():
         if isinstance(module, nn.Embedding):
             handles.append(module.register_forward_hook(hook))
     try:
@@ -130,11 +143,12 @@ def embedded(specimen: Specimen, run: Run, axis: str = "") -> Iterator[tuple[Run
             handle.remove()
 
 
-def _same(given: object, ids: torch.Tensor) -> bool:
+def _same(value: object, ids: torch.Tensor) -> bool:
+    """Return whether a value is the tensor of these ids, on any device and of any dtype."""
     return (
-        isinstance(given, torch.Tensor)
-        and given.shape == ids.shape
-        and torch.equal(given.cpu(), ids.to(given.dtype))
+        isinstance(value, torch.Tensor)
+        and value.shape == ids.shape
+        and torch.equal(value.cpu(), ids.to(value.dtype))
     )
 
 
@@ -143,30 +157,29 @@ class Leaf:
     """A tensor to differentiate by, read as (batch, positions, rest)."""
 
     tensor: torch.Tensor
-    each: Input  # the input that it is, or was made from
-    specimen: Specimen
+    entry: Input  # the input that it is, or was made from
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Zeros where none arrived."""
-        found = self.tensor.grad
-        found = torch.zeros_like(self.tensor) if found is None else found
-        return self.specimen.front(self.each, found).cpu()
+        """The gradient that arrived; zeros where none did."""
+        gradient = self.tensor.grad
+        gradient = torch.zeros_like(self.tensor) if gradient is None else gradient
+        return front(self.entry, gradient).cpu()
 
 
 def parameter_gradients(
-    specimen: Specimen, run: Run, ask: Cells | None = None, recorder: Recorder | None = None
+    runner: Runner, run: Run, ask: Cells | None = None, recorder: Recorder | None = None
 ) -> tuple[dict[str, torch.Tensor | None], torch.Tensor]:
-    """Each trained parameter's gradient of one random number of the answer, and the answer."""
-    twin = specimen.bench.twin(run.setting)
-    twin.zero_grad(set_to_none=True)
-    answer = specimen.answer(run, recorder)
+    """Return the gradient of a sum of the answer by every trained parameter, and the answer."""
+    model = runner.copies.of(run.setting)
+    model.zero_grad(set_to_none=True)
+    answer = runner.answer(run, recorder)
     backward(score(answer, ask))
-    gradients = {n: None if p.grad is None else p.grad.clone() for n, p in trained(twin)}
-    twin.zero_grad(set_to_none=True)
+    gradients = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
+    model.zero_grad(set_to_none=True)
     return gradients, answer.detach()
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that are meant to learn."""
+    """Return the parameters that are meant to learn, with their names."""
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""What generation says is what the forward pass would: token by token the largest score."""
+"""Greedy generation takes the tokens that one forward pass scores highest."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from querykey.laws.blaming.recorder import Call
+from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.catalogue import padding
 from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Outcome, Run, Trial, cells
-from querykey.laws.understanding.copies import Inputs, Setting
+from querykey.laws.run import PLAIN, Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Evidence, Outcome, Trial
 from querykey.targets import generation
 
 PROMPT, NEW = 5, 6
 COUNTS = re.compile(r"^(max_|num_|n_)?(new_)?(tokens?|steps?|len|length|seq_len)$|^n$|^count$")
 SPECIAL = re.compile(r"^(\w+_)?(eos|eot|end|stop|pad)(ding)?(_token)?s?(_id|_idx|_index)?$")
 
-# Where scores alone are to decide.
+# Values by which scores alone decide.
 NEUTRAL = {
     "do_sample": False, "num_beams": 1, "beam_size": 1, "beams": 1, "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
@@ -31,7 +31,7 @@ NEUTRAL = {
 
 
 class Greedy(TorchFunctionMode):
-    """Inside, drawing a token takes the likeliest one: every source of chance is constant."""
+    """Makes every random draw constant, so that drawing a token takes the likeliest one."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -44,174 +44,184 @@ class Greedy(TorchFunctionMode):
         return out
 
 
-def generates(specimen: Specimen) -> str:
-    """To decoders of tokens with a cache, or with a `generate` of their own."""
-    if not specimen.causal:
-        return f"not causal: {specimen.why}"
-    main = specimen.anatomy.main
-    if main.kind != "tokens" or main.axes[0] != "batch" or not specimen.anatomy.sequential:
+def generates(runner: Runner) -> str:
+    """Return why the law does not apply: it is for decoders with a cache or a `generate`."""
+    if not runner.facts.causal:
+        return f"not causal: {runner.facts.intent.why}"
+    main = runner.signature.main
+    if main.kind != "tokens" or main.axes[0] != "batch" or not runner.signature.sequential:
         return "it does not answer with tokens for tokens"
-    plain = specimen.remembered(Run(specimen.inputs(Setting()), Setting()))
+    plain = runner.remembered(Run(runner.inputs(), PLAIN))
     if plain.dim() < 3 or plain.shape[-1] < main.high:
         return "its answers are no scores of tokens"
-    return "" if _speaker(specimen) else "it has no cache and no generate of its own"
+    return "" if _generator(runner) else "it has no cache and no generate of its own"
 
 
-def _speaker(specimen: Specimen) -> str:
-    """Who generates: the library, the model's own method, or we with the model's cache."""
-    model = specimen.bench.model
+def _generator(runner: Runner) -> str:
+    """Return what generates: the library, the model's own method, or we with its cache."""
+    model = runner.copies.model
     if generation.generates(model):
         return "library"
-    if callable(getattr(model, "generate", None)) and not specimen.anatomy.others():
+    if callable(getattr(model, "generate", None)) and not runner.signature.others():
         return "own"
-    return "cache" if specimen.cache else ""
+    return "cache" if runner.facts.cache else ""
 
 
-def generate(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """Let it generate, then ask the forward pass about every token that it said.
+def generate(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Let the model generate, then ask the forward pass about every token that it took.
 
-    A model that says the same token over and over would say it for many wrong reasons too: it gets
-    another prompt.
+    A model that takes the same token over and over would do so for many wrong reasons, too: it
+    gets another prompt.
     """
-    name, inputs = specimen.anatomy.main.name, specimen.inputs(setting)
-    words = inputs[name]
-    for at in range(0, words.shape[1] - PROMPT + 1, PROMPT):
-        prompt = specimen.cut({**inputs, name: words.roll(-at, 1)}, 0, PROMPT)
+    name, inputs = runner.signature.main.name, runner.inputs(setting)
+    tokens = inputs[name]
+    for start in range(0, tokens.shape[1] - PROMPT + 1, PROMPT):
+        prompt = runner.signature.cut({**inputs, name: tokens.roll(-start, 1)}, 0, PROMPT)
         if setting.mask:
-            real = specimen.all_real(prompt, specimen.anatomy.axis)
+            real = runner.signature.all_real(prompt, runner.signature.axis)
             real[1, :2] = False
-            prompt |= padding.given(specimen, specimen.anatomy.axis, real)
-        ids, who = _said(specimen, setting, prompt)
-        yield _judged(specimen, setting, prompt, ids, who)
+            prompt |= padding.arguments(runner, runner.signature.axis, real)
+        ids = _generated(runner, setting, prompt)
+        yield _outcome(runner, setting, prompt, ids)
         if not bool((ids[:, -1] == ids[:, -2]).all()):
             return
 
 
-def _judged(
-    specimen: Specimen, setting: Setting, prompt: Inputs, ids: torch.Tensor, who: str
-) -> Outcome:
+def _outcome(runner: Runner, setting: Setting, prompt: Inputs, ids: torch.Tensor) -> Outcome:
+    """Compare the generated tokens with the scores of one forward pass over all of them."""
     padded = " behind a left-padded prompt" if setting.mask else ""
-    pair = _speaker(specimen) == "library" and specimen.anatomy.others()
+    pair = _generator(runner) == "library" and runner.signature.others()
     start = 1 if pair else PROMPT  # a pair's decoder begins with a token of its own
-    told = ids.shape[1] - 1
-    inputs = _grown(specimen, prompt, ids[:, :told])
-    setting = replace(setting, mask=False)  # where one is given, it is among the inputs
-    gaps = _regret(specimen, specimen.remembered(Run(inputs, setting)), ids, start)
+    inputs = _grown(runner, prompt, ids[:, :-1])
+    setting = replace(setting, mask=False)  # where a mask is passed, it is among the inputs
+    gaps = _regret(runner, runner.remembered(Run(inputs, setting)), ids, start)
     row, place = divmod(int(gaps.argmax()), gaps.shape[1])
-    if gaps[row, place] > specimen.threshold and not _again(specimen, setting, prompt, ids):
+    gap = float(gaps[row, place])
+    if gap > runner.facts.threshold and not _repeats(runner, setting, prompt, ids):
         raise ValueError("its generate draws tokens by a chance that cannot be kept from acting")
-    trial = None
-    if specimen.cache and start < told:
-        real = torch.ones(len(ids), told, dtype=torch.bool)
-        for mask in specimen.mask_for(specimen.anatomy.axis)[:1]:
-            if mask.name in inputs:  # what stands at padding is nobody's matter
-                real = inputs[mask.name].bool() ^ mask.hides
-        keep = cells([(int(r), int(i)) for r, i in real.nonzero()])
-        chunks = (start, *[1] * (told - start))
-        trial = Trial(Run(inputs, setting), Run(inputs, setting, chunks), (keep, keep))
-    words = f"{who} takes a token that forward does not score highest{padded}"
-    guilty = Call("", specimen.bench.twin(setting), [])  # unless the trial names a part
-    where = {"sample": row, "position": start + place}
-    return Outcome(float(gaps[row, place]), None, setting, where, trial, words, guilty)
+    who = "generating with the cache" if _generator(runner) == "cache" else "its generate"
+    note = (
+        f"{who}{padded} takes a token for position {start + place} of row {row} that one forward "
+        f"pass scores {gap:.2g} (of the scores' typical size) below the highest"
+    )
+    trial = _split(runner, setting, inputs, start, f"{who} was asked{padded}")
+    whole_model = ModuleCall("", runner.copies.of(setting), [])  # unless the trial names a part
+    evidence = Evidence({"sample": row, "position": start + place}, trial, whole_model)
+    return Outcome(gap, note, setting, evidence=evidence)
 
 
-def _said(specimen: Specimen, setting: Setting, prompt: Inputs) -> tuple[torch.Tensor, str]:
-    """The prompt (a first token in an encoder-decoder) with what was generated; and by whom."""
-    model: Any = specimen.bench.twin(setting)
-    main = specimen.anatomy.main
-    given = specimen.bench.placed(prompt)
-    if _speaker(specimen) == "cache":
-        return _with_cache(specimen, setting, prompt), "generating with the cache"
-    with torch.no_grad(), specimen.bench.surroundings(model, setting), Greedy():
-        if _speaker(specimen) == "library":
-            if specimen.positions:
-                given.pop(specimen.positions.name, None)  # its generate counts by itself
-            return generation.greedy(model, given, NEW, main).cpu(), "its generate"
-        return _own(model, given, main.name).cpu(), "its generate"
+def _split(runner: Runner, setting: Setting, inputs: Inputs, start: int, what: str) -> Trial | None:
+    """Return the trial that feeds the same tokens one by one with the cache, where there is one."""
+    length = runner.signature.length_of(inputs)
+    if not runner.facts.cache or start >= length:
+        return None
+    real = torch.ones(runner.signature.batch_of(inputs), length, dtype=torch.bool)
+    for mask in runner.facts.masks_over(runner.signature.axis)[:1]:
+        if mask.name in inputs:  # answers at padding are not compared
+            real = inputs[mask.name].bool() ^ mask.hides
+    keep = padding.cells_where(real)
+    chunks = (start, *[1] * (length - start))
+    return Trial(Run(inputs, setting), Run(inputs, setting, chunks), (keep, keep), what=what)
 
 
-def _again(specimen: Specimen, setting: Setting, prompt: Inputs, ids: torch.Tensor) -> bool:
-    """Whether the same tokens are said a second time."""
-    return torch.equal(_said(specimen, setting, prompt)[0], ids)
+def _generated(runner: Runner, setting: Setting, prompt: Inputs) -> torch.Tensor:
+    """Return the prompt (a first token in an encoder-decoder) with the generated tokens."""
+    model: Any = runner.copies.of(setting)
+    main = runner.signature.main
+    if _generator(runner) == "cache":
+        return _with_cache(runner, setting, prompt)
+    passed = runner.copies.on_device(prompt)
+    with torch.no_grad(), runner.copies.surroundings(model, setting), Greedy():
+        if _generator(runner) == "library":
+            positions = runner.facts.arguments.positions
+            if positions:
+                passed.pop(positions.name, None)  # its generate counts by itself
+            return generation.greedy(model, passed, NEW, main).cpu()
+        return _by_own_method(model, passed, main.name).cpu()
 
 
-def _with_cache(specimen: Specimen, setting: Setting, inputs: Inputs) -> torch.Tensor:
-    """Feed the cache with the choice of each step."""
-    protocol, prompt = specimen.cache, inputs
-    cache = protocol.begin(specimen, setting, specimen.batch_of(inputs))
-    ids, past = inputs[specimen.anatomy.main.name], 0
+def _repeats(runner: Runner, setting: Setting, prompt: Inputs, ids: torch.Tensor) -> bool:
+    """Return whether the same tokens are generated a second time."""
+    return torch.equal(_generated(runner, setting, prompt), ids)
+
+
+def _with_cache(runner: Runner, setting: Setting, inputs: Inputs) -> torch.Tensor:
+    """Return the prompt with the tokens that feeding the cache step by step chooses."""
+    prompt = inputs
+    cache = runner.empty_cache(setting, runner.signature.batch_of(inputs))
+    ids, past = inputs[runner.signature.main.name], 0
     with torch.no_grad():
         for _ in range(NEW):
-            inputs = _grown(specimen, prompt, ids)
-            piece = protocol.piece(specimen, Run(inputs, setting), past, ids.shape[1] - past)
-            output, cache = protocol.one(specimen, piece, setting, cache, past)
+            inputs = _grown(runner, prompt, ids)
+            piece = runner.chunk(Run(inputs, setting), past, ids.shape[1] - past)
+            output, cache = runner.feed(piece, setting, cache, past)
             past = ids.shape[1]
-            ids = torch.cat([ids, specimen.take(output, piece)[:, -1:].argmax(-1)], 1)
+            ids = torch.cat([ids, runner.take(output, piece)[:, -1:].argmax(-1)], 1)
     return ids
 
 
-def _grown(specimen: Specimen, prompt: Inputs, ids: torch.Tensor) -> Inputs:
-    """The prompt's inputs with these ids, masks and positions grown to their length."""
-    inputs = specimen.edit({**prompt, specimen.anatomy.main.name: ids}, lambda value: value)
-    for mask in specimen.mask_for(specimen.anatomy.axis)[:1]:
+def _grown(runner: Runner, prompt: Inputs, ids: torch.Tensor) -> Inputs:
+    """Return the prompt's inputs with these ids, and masks and positions of their length."""
+    inputs = runner.signature.edit({**prompt, runner.signature.main.name: ids}, lambda value: value)
+    for mask in runner.facts.masks_over(runner.signature.axis)[:1]:
         if mask.name in prompt:
             real = torch.ones(ids.shape, dtype=torch.bool)
             before = prompt[mask.name].bool() ^ mask.hides
             real[:, : before.shape[1]] = before[:, : ids.shape[1]]
-            inputs |= padding.given(specimen, mask.axis, real)
+            inputs |= padding.arguments(runner, mask.axis, real)
     return inputs
 
 
-def _own(model: Any, prompt: Inputs, main: str) -> torch.Tensor:
-    """What a generate of the user's own returns, read as ids that begin with the prompt."""
-    ids, given = prompt[main], {}
-    for each in list(inspect.signature(model.generate).parameters.values())[1:]:
-        if COUNTS.match(each.name):
-            given[each.name] = NEW if each.name != "max_length" else PROMPT + NEW
-        elif each.name in NEUTRAL:
-            given[each.name] = NEUTRAL[each.name]
-        elif each.name in prompt:
-            given[each.name] = prompt[each.name]
-    made = model.generate(ids, **given)
-    made = made[0] if isinstance(made, tuple) else made
-    if not isinstance(made, torch.Tensor) or made.dim() != 2 or len(made) != len(ids):
+def _by_own_method(model: Any, prompt: Inputs, main: str) -> torch.Tensor:
+    """Return what the model's own generate returns, read as ids that begin with the prompt."""
+    ids, arguments = prompt[main], {}
+    for name in list(inspect.signature(model.generate).parameters)[1:]:
+        if COUNTS.match(name):
+            arguments[name] = NEW if name != "max_length" else PROMPT + NEW
+        elif name in NEUTRAL:
+            arguments[name] = NEUTRAL[name]
+        elif name in prompt:
+            arguments[name] = prompt[name]
+    output = model.generate(ids, **arguments)
+    output = output[0] if isinstance(output, tuple) else output
+    if not isinstance(output, torch.Tensor) or output.dim() != 2 or len(output) != len(ids):
         raise ValueError("what its generate returns is not understood")
-    if made.shape[1] > PROMPT and bool((made[:, :PROMPT] == ids).all()):
-        return made
-    if not 0 < made.shape[1] <= NEW:
+    if output.shape[1] > PROMPT and bool((output[:, :PROMPT] == ids).all()):
+        return output
+    if not 0 < output.shape[1] <= NEW:
         raise ValueError("what its generate returns is neither the prompt continued nor new tokens")
-    return torch.cat([ids, made], 1)
+    return torch.cat([ids, output], 1)
 
 
-def _regret(specimen: Specimen, scores: torch.Tensor, ids: torch.Tensor, start: int):
-    """How far below the best score each generated token lies, relative to the scores' size."""
-    low, high = (specimen.anatomy.main.low, specimen.anatomy.main.high)
-    if not generation.generates(specimen.bench.model):
+def _regret(runner: Runner, scores: torch.Tensor, ids: torch.Tensor, start: int):
+    """Return how far below the best score every token lies, relative to the scores' size."""
+    low, high = (runner.signature.main.low, runner.signature.main.high)
+    if not generation.generates(runner.copies.model):
         low, high = 0, scores.shape[-1]
-    said = ids[:, start:]
-    ends = torch.tensor(sorted(_special(specimen.bench.model)), dtype=torch.long)
-    ended = torch.isin(said, ends).cumsum(1) - torch.isin(said, ends).long() > 0
+    tokens = ids[:, start:]
+    ends = torch.isin(tokens, torch.tensor(sorted(_special(runner.copies.model)), dtype=torch.long))
+    ended = ends.cumsum(1) - ends.long() > 0
     scores = scores[:, start - 1 :].double()
-    taken = scores.gather(-1, said[..., None]).squeeze(-1)
+    taken = scores.gather(-1, tokens[..., None]).squeeze(-1)
     gap = scores[..., low:high].amax(-1) - taken
     return torch.where(ended, 0.0, gap / scores.pow(2).mean().sqrt())
 
 
 def _special(model: Any) -> set[int]:
-    """Tokens after which a row may be over, by the names that people give them."""
+    """Return the tokens that may end a row, by the names that people give them."""
     holders = [vars(model), getattr(getattr(model, "config", None), "__dict__", {})]
     holders.append({n: p.default for n, p in inspect.signature(model.generate).parameters.items()}
                    if hasattr(model, "generate") else {})  # fmt: skip
-    found = [value for each in holders for name, value in each.items() if SPECIAL.match(name)]
-    return {value for value in found if isinstance(value, int)}
+    values = [value for held in holders for name, value in held.items() if SPECIAL.match(name)]
+    return {value for value in values if isinstance(value, int)}
 
 
-def sweep(specimen: Specimen) -> Iterator[Setting]:
-    """Prompts of one length; and of two, where a mask can say so."""
-    yield Setting()
-    masks = [] if specimen.anatomy.others() else specimen.mask_for(specimen.anatomy.axis)
-    if _speaker(specimen) == "own":
-        model: Any = specimen.bench.model
+def sweep(runner: Runner) -> Iterator[Setting]:
+    """Try prompts of one length; and of two lengths, where a mask can tell them apart."""
+    yield PLAIN
+    masks = [] if runner.signature.others() else runner.facts.masks_over(runner.signature.axis)
+    if _generator(runner) == "own":
+        model: Any = runner.copies.model
         masks = [m for m in masks if m.name in inspect.signature(model.generate).parameters]
     if masks:
         yield Setting(mask=True)
@@ -220,11 +230,11 @@ def sweep(specimen: Specimen) -> Iterator[Setting]:
 LAWS = (
     Law(
         "cache.generate",
-        "greedy generation takes the tokens that one forward pass scores highest",
-        "generate",
-        "every token that is generated",
-        generates,
-        generate,
-        sweep,
+        says="Greedy generation takes the tokens that one forward pass scores highest.",
+        why="Otherwise what is evaluated is not what is generated (llama 899).",
+        how="Tokens are generated; one forward pass over all of them scores every choice.",
+        trials=generate,
+        applies=generates,
+        sweep=sweep,
     ),
 )

@@ -10,40 +10,39 @@ import torch
 
 from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.derivatives import reach
-from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Cells, Outcome, Run, Trial, cells, rows
-from querykey.laws.understanding.arguments import REAL
-from querykey.laws.understanding.copies import Inputs, Setting
+from querykey.laws.law import Law, plain_settings
+from querykey.laws.run import Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Cells, Outcome, Trial, cells, rows
 
-PADS = (0, 4, 7)  # how many tokens of each row are padding
-
-
-def takes_a_mask(specimen: Specimen) -> str:
-    """To models that are told which tokens are real."""
-    return "" if specimen.masks else "it takes no padding mask"
+PADS = (0, 4, 7)  # how many tokens of the rows are padding
 
 
-def takes_left_padding(specimen: Specimen) -> str:
-    """To decoders: padding on the left is how they answer for rows of different lengths."""
-    if not specimen.mask_for(specimen.anatomy.axis):
+def takes_a_mask(runner: Runner) -> str:
+    """Return why the law does not apply to a model that takes no padding mask."""
+    return "" if runner.facts.masks else "it takes no padding mask"
+
+
+def takes_left_padding(runner: Runner) -> str:
+    """Return why the law does not apply: only decoders are padded on the left."""
+    if not runner.facts.masks_over(runner.signature.axis):
         return "it takes no padding mask"
-    if not specimen.causal:
+    if not runner.facts.causal:
         return "encoders are padded on the right"
-    if specimen.anatomy.others():
+    if runner.signature.others():
         return "the targets of an encoder-decoder are padded on the right"
     return ""
 
 
-def padded_axes(specimen: Specimen) -> list[str]:
-    """The lengths that a mask covers, the answer's own last."""
-    axes = dict.fromkeys(mask.axis for mask in specimen.masks)
-    return sorted(axes, key=lambda axis: axis == specimen.anatomy.axis)
+def padded_axes(runner: Runner) -> list[str]:
+    """Return the lengths that a mask covers, the answer's own last."""
+    axes = dict.fromkeys(mask.axis for mask in runner.facts.masks)
+    return sorted(axes, key=lambda axis: axis == runner.signature.axis)
 
 
-def reality(specimen: Specimen, inputs: Inputs, axis: str, left: bool = False) -> torch.Tensor:
-    """Which tokens are real, with more padding row by row."""
-    real = specimen.all_real(inputs, axis)
+def real_tokens(runner: Runner, inputs: Inputs, axis: str, left: bool = False) -> torch.Tensor:
+    """Return a (batch, positions) table of real tokens, with more padding row by row."""
+    real = runner.signature.all_real(inputs, axis)
     length = real.shape[1]
     for row in range(len(real)):
         count = min(PADS[row % 3], length - 2)
@@ -52,153 +51,164 @@ def reality(specimen: Specimen, inputs: Inputs, axis: str, left: bool = False) -
     return real
 
 
-def given(specimen: Specimen, axis: str, real: torch.Tensor) -> Inputs:
-    """The mask arguments that say so, and positions that count real tokens."""
-    made = {mask.name: mask.value(real) for mask in specimen.mask_for(axis)}
+def arguments(runner: Runner, axis: str, real: torch.Tensor) -> Inputs:
+    """Return the mask arguments that name these real tokens, and positions that count them."""
+    passed = {mask.name: mask.value(real) for mask in runner.facts.masks_over(axis)}
     left = not bool(real[:, 0].all())
-    if left and specimen.positions and axis == specimen.anatomy.axis:
+    positions = runner.facts.arguments.positions
+    if left and positions and axis == runner.signature.axis:
         count = (real.long().cumsum(1) - 1).clamp(min=0)
-        made[specimen.positions.name] = specimen.positions.value(count)
-    return made
+        passed[positions.name] = positions.value(count)
+    return passed
 
 
-def protected(specimen: Specimen, inputs: Inputs, axis: str, real: torch.Tensor) -> Cells:
-    """Real positions of the answer; all of it where the padding is elsewhere."""
-    if not specimen.anatomy.sequential:
-        return rows(list(range(len(real))))
-    if axis == specimen.anatomy.axis:
-        return cells([(int(r), int(i)) for r, i in real.nonzero()])
-    length = specimen.length_of(inputs)
+def cells_where(table: torch.Tensor) -> Cells:
+    """Return the cells at which a (batch, positions) table is True."""
+    return cells([(int(row), int(position)) for row, position in table.nonzero()])
+
+
+def protected(runner: Runner, inputs: Inputs, axis: str, real: torch.Tensor) -> Cells:
+    """Return the real positions of the answer; all of it where the padding is elsewhere."""
+    if not runner.signature.sequential:
+        return rows(range(len(real)))
+    if axis == runner.signature.axis:
+        return cells_where(real)
+    length = runner.signature.length_of(inputs)
     return cells([(r, i) for r in range(len(real)) for i in range(length)])
 
 
-def right(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """Pad on the right: other content, then no padding at all."""
-    for axis in padded_axes(specimen):
-        yield from _content(specimen, setting, axis, left=False)
-        yield from _count(specimen, setting, axis, left=False)
+def right(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Pad on the right: with other content, then not at all."""
+    for axis in padded_axes(runner):
+        yield from _content(runner, setting, axis, left=False)
+        yield from _amount(runner, setting, axis, left=False)
 
 
-def left(specimen: Specimen, setting: Setting) -> Iterator[Trial]:
-    """Pad on the left: other content, then no padding at all."""
-    yield from _content(specimen, setting, specimen.anatomy.axis, left=True)
-    yield from _count(specimen, setting, specimen.anatomy.axis, left=True)
+def left(runner: Runner, setting: Setting) -> Iterator[Trial]:
+    """Pad on the left: with other content, then not at all."""
+    yield from _content(runner, setting, runner.signature.axis, left=True)
+    yield from _amount(runner, setting, runner.signature.axis, left=True)
 
 
-def _content(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
-    inputs, other = specimen.inputs(setting), specimen.inputs(setting, seed=1)
-    real = reality(specimen, inputs, axis, left)
-    told = given(specimen, axis, real)
-    keep = protected(specimen, inputs, axis, real)
-    changed = specimen.with_other(inputs, other, ~real, axis)
+def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
+    """Replace what stands at padding."""
+    inputs, other = runner.inputs(setting), runner.inputs(setting, seed=1)
+    real = real_tokens(runner, inputs, axis, left)
+    masks = arguments(runner, axis, real)
+    keep = protected(runner, inputs, axis, real)
+    changed = runner.signature.with_other(inputs, other, ~real, axis)
     move = None
-    if axis == specimen.anatomy.axis and specimen.anatomy.sequential:
-        move = cells([(int(r), int(i)) for r, i in (~real).nonzero()])
+    if axis == runner.signature.axis and runner.signature.sequential:
+        move = cells_where(~real)
     yield Trial(
-        Run({**inputs, **told}, setting),
-        Run({**changed, **told}, setting),
+        Run({**inputs, **masks}, setting),
+        Run({**changed, **masks}, setting),
         (keep, keep),
         (move, move) if move else None,
-        f"other content in the {'left' if left else 'right'} padding of {axis}",
-        _inside(specimen, axis, real.nonzero().tolist(), real.nonzero().tolist()),
+        f"only the content of {'left' if left else 'right'} padding of {axis} was changed",
+        _inside(runner, axis, real.nonzero().tolist(), real.nonzero().tolist()),
     )
 
 
-def _count(specimen: Specimen, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
-    inputs = specimen.inputs(setting)
-    real = reality(specimen, inputs, axis, left)
-    padded = pad_with_its_token(specimen, inputs, real, axis)
-    told = given(specimen, axis, real)
+def _amount(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
+    """Run every padded row alone and without its padding."""
+    signature, inputs = runner.signature, runner.inputs(setting)
+    real = real_tokens(runner, inputs, axis, left)
+    padded = {**pad_with_its_token(runner, inputs, real, axis), **arguments(runner, axis, real)}
     for row in range(1, setting.batch):
         span = real[row].nonzero().flatten().tolist()
-        alone = specimen.cut(specimen.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
-        whole = specimen.all_real(alone, axis)
-        if not specimen.anatomy.sequential:
-            keep = rows([row]), rows([0])
-        elif axis == specimen.anatomy.axis:
-            keep = cells([(row, i) for i in span]), cells([(0, i) for i in range(len(span))])
-        else:
-            places = range(specimen.length_of(inputs))
-            keep = cells([(row, i) for i in places]), cells([(0, i) for i in places])
-        masks = {mask.name: mask.value(whole) for mask in specimen.mask_for(axis)}
+        alone = signature.cut(signature.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
+        whole = signature.all_real(alone, axis)
+        masks = {mask.name: mask.value(whole) for mask in runner.facts.masks_over(axis)}
         yield Trial(
-            Run({**padded, **told}, setting),
+            Run(padded, setting),
             Run({**alone, **masks}, setting),
-            keep,
+            _same_answers(runner, inputs, axis, row, span),
             None,
             f"the row was given without its {'left' if left else 'right'} padding of {axis}",
-            _inside(specimen, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
+            _inside(runner, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
             # By torch's convention rows are padded on the right, and positions count from there.
-            advice=left and not any(REAL.search(mask.name) for mask in specimen.mask_for(axis)),
+            advice=left and not any(mask.names_real for mask in runner.facts.masks_over(axis)),
         )
 
 
-def _inside(specimen: Specimen, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:
-    """Real tokens of the padded input, where the answer's positions are not its."""
-    if axis == specimen.anatomy.axis and specimen.anatomy.sequential:
+def _same_answers(
+    runner: Runner, inputs: Inputs, axis: str, row: int, span: list[int]
+) -> tuple[Cells, Cells]:
+    """Return the cells of a padded row, and those of the same row alone without its padding."""
+    if not runner.signature.sequential:
+        return rows([row]), rows([0])
+    if axis == runner.signature.axis:
+        return cells([(row, i) for i in span]), cells([(0, i) for i in range(len(span))])
+    places = range(runner.signature.length_of(inputs))
+    return cells([(row, i) for i in places]), cells([(0, i) for i in places])
+
+
+def _inside(runner: Runner, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:
+    """Return real tokens of the padded input, where the answer's positions are others."""
+    if axis == runner.signature.axis and runner.signature.sequential:
         return None
     return cells([tuple(c) for c in first]), cells([tuple(c) for c in second])
 
 
-def pad_with_its_token(specimen: Specimen, inputs: Inputs, real: torch.Tensor, axis: str) -> Inputs:
-    """Where a model names a token for padding, its users pad with that one."""
-    config: Any = getattr(specimen.bench.model, "config", None)
+def pad_with_its_token(runner: Runner, inputs: Inputs, real: torch.Tensor, axis: str) -> Inputs:
+    """Return inputs padded with the token that the model's configuration names, if any."""
+    config: Any = getattr(runner.copies.model, "config", None)
     token = getattr(config, "pad_token_id", None)
-    each = next((e for e in specimen.anatomy.inputs if axis in e.axes), None)
-    if not isinstance(token, int) or each is None or each.kind != "tokens" or token < 0:
+    entry = next((e for e in runner.signature.inputs if axis in e.axes), None)
+    if not isinstance(token, int) or entry is None or entry.kind != "tokens" or token < 0:
         return inputs
 
     def fill(value: torch.Tensor) -> None:
         value[~real] = token
 
-    return specimen.edit(inputs, fill, axis)
+    return runner.signature.edit(inputs, fill, axis)
 
 
-def gradient(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """Real answers have no derivative by padding, and a finite one by the rest."""
-    for axis in padded_axes(specimen):
-        inputs = specimen.inputs(setting)
-        real = reality(specimen, inputs, axis)
-        run = Run({**inputs, **given(specimen, axis, real)}, setting)
-        ask = protected(specimen, inputs, axis, real)
-        forbidden = cells([(int(r), int(i)) for r, i in (~real).nonzero()])
-        allowed = cells([(int(r), int(i)) for r, i in real.nonzero()])
-        outcome = reach(specimen, run, ask, forbidden, allowed, axis)
-        yield replace(outcome, trial=next(_content(specimen, setting, axis, left=False)))
+def gradient(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Differentiate real answers: zero by padding, and finite by the rest."""
+    for axis in padded_axes(runner):
+        inputs = runner.inputs(setting)
+        real = real_tokens(runner, inputs, axis)
+        run = Run({**inputs, **arguments(runner, axis, real)}, setting)
+        ask = protected(runner, inputs, axis, real)
+        outcome = reach(runner, run, ask, cells_where(~real), cells_where(real), axis)
+        trial = next(_content(runner, setting, axis, left=False))
+        yield replace(outcome, evidence=replace(outcome.evidence, trial=trial))
 
 
-def sweep(specimen: Specimen) -> Iterator[Setting]:
-    """Each implementation handles masks in its own code."""
-    yield from sweeps.plain(specimen)
-    yield from sweeps.other_implementations(specimen)
+def sweep(runner: Runner) -> Iterator[Setting]:
+    """Try every implementation of attention, because each handles masks in its own code."""
+    yield from plain_settings(runner)
+    yield from sweeps.other_implementations(runner)
 
 
 LAWS = (
     Law(
         "padding.right",
-        "real answers do not change with the content or the amount of right padding",
-        "other padding, or none",
-        "answers at real positions",
-        takes_a_mask,
-        right,
-        sweep,
+        says="Real answers do not change with the content or the amount of right padding.",
+        why="Otherwise answers depend on who else is in the batch (transformers 29029).",
+        how="Padding gets other content, then every row is run alone without it.",
+        trials=right,
+        applies=takes_a_mask,
+        sweep=sweep,
     ),
     Law(
         "padding.left",
-        "real answers do not change with the content or the amount of left padding",
-        "other padding, or none",
-        "answers at real positions",
-        takes_left_padding,
-        left,
-        sweep,
+        says="Real answers do not change with the content or the amount of left padding.",
+        why="Otherwise prompts of unequal length are continued differently (transformers 22161).",
+        how="Padding before the tokens gets other content, then every row is run alone without it.",
+        trials=left,
+        applies=takes_left_padding,
+        sweep=sweep,
     ),
     Law(
         "padding.gradient",
-        "real answers have no derivative by padding",
-        "differentiate",
-        "derivatives by padding",
-        takes_a_mask,
-        gradient,
-        sweeps.once,
+        says="Real answers have no derivative with respect to padding.",
+        why="Otherwise padding is trained on (NeMo Automodel 3704).",
+        how="Real answers are differentiated by the embeddings of padding.",
+        trials=gradient,
+        applies=takes_a_mask,
+        sweep=sweeps.once,
     ),
 )

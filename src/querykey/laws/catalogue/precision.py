@@ -1,4 +1,4 @@
-"""The same model in a lower precision, on the path that its users take."""
+"""In a lower precision a model runs, and errs about as much as rounding does."""
 
 from __future__ import annotations
 
@@ -12,134 +12,138 @@ from torch import nn
 from querykey.laws.blaming.blame import blame_exception
 from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.catalogue.batch import whole_rows
-from querykey.laws.catalogue.purity import determinism
+from querykey.laws.catalogue.determinism import is_deterministic
 from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Outcome, Run, conduct
-from querykey.laws.understanding.copies import Inputs, Setting
+from querykey.laws.run import Conditions, Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.float64 import duplicate, randomise, rounded
 from querykey.words import last_line
 
-ROOM = 16.0  # times what rounding every module's output does
-SLACK = {torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # and this much on top
+ROOM = 16.0  # the budget: so many times what rounding the output of every module does,
+SLACK = {torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # plus this
 
 
-def casts(specimen: Specimen) -> str:
-    """To models with weights that answer alike twice, where float64 can judge."""
-    if not any(p.is_floating_point() for p in specimen.bench.model.parameters()):
+def casts(runner: Runner) -> str:
+    """Return why the law does not apply: no weights, no float64 to judge by, or no determinism."""
+    if not any(p.is_floating_point() for p in runner.copies.model.parameters()):
         return "it has no weights to cast"
-    if not specimen.bench.wide:
+    if not runner.facts.rounding.wide:
         return "it refuses float64, so there is nothing to compare with"
-    if any(
-        not conduct(specimen, trial).deviation <= specimen.threshold
-        for trial in determinism(specimen, Setting())
-    ):
+    if not is_deterministic(runner):
         return "the same call gives another answer, which looks like an error of rounding"
     return ""
 
 
-def precisions(specimen: Specimen) -> list[torch.dtype]:
-    """What it is held in, if that is low; else float32, and bfloat16 as users cast to."""
-    held = {p.dtype for p in specimen.bench.model.parameters() if p.is_floating_point()}
+def precisions(runner: Runner) -> list[torch.dtype]:
+    """Return the model's own low precision; else float32, and bfloat16 as users cast to."""
+    held = {p.dtype for p in runner.copies.model.parameters() if p.is_floating_point()}
     low = [dtype for dtype in SLACK if dtype in held and dtype is not torch.float32]
     return low[:1] or [torch.float32, torch.bfloat16]
 
 
-def precision(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """In a lower precision it runs, and errs about as much as rounding its modules does."""
-    inputs = specimen.inputs(setting)
-    for dtype in precisions(specimen):
-        model, exact = copies(specimen, dtype)
+def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Compare a copy in lower precision with the same weights in float64."""
+    inputs = runner.inputs(setting)
+    for dtype in precisions(runner):
+        model, exact = copies(runner, dtype)
         name, cast = str(dtype).removeprefix("torch."), _cast(inputs, dtype)
         try:
-            low = _answer(specimen, model, cast, setting)
+            low = _answer(runner, model, cast, setting)
         except Exception as error:
             if dtype is torch.float32:
                 continue
-            words = f"cast to {name} it raises {last_line(error)[:120]}"
-            guilty = _where_it_raises(specimen, model, cast, setting)
-            # Loud, so no breach; and its owner may never cast it.
-            yield Outcome(math.inf, None, setting, {}, None, words, guilty, advice=True)
+            note = f"cast to {name} it raises {last_line(error)[:120]}"
+            evidence = Evidence(module=_where_it_raises(runner, model, cast, setting))
+            # An exception is loud, so it is no breach; and the owner may never cast the model.
+            yield Outcome(math.inf, note, setting, evidence=evidence, advice=True)
             continue
         cast = _cast(cast, torch.float64)
-        high = _answer(specimen, exact, cast, setting, lift=True)
+        high = _answer(runner, exact, cast, setting, wide=True)
         with rounding(exact, dtype):
-            near = _answer(specimen, exact, cast, setting, lift=True)
+            near = _answer(runner, exact, cast, setting, wide=True)
         error, budget = _rms(low, high), ROOM * _rms(near, high) + SLACK[dtype]
-        words = f"in {name} it errs by {error:.1e}, where {budget:.1e} is its budget"
-        yield Outcome(_against(specimen, error, budget), None, setting, {}, None, words)
+        note = (
+            f"in {name} answers err by {error:.1e} of their typical size, where rounding the "
+            f"output of every module allows {budget:.1e}"
+        )
+        yield Outcome(_scaled(runner, error, budget), note, setting)
 
 
-def fused(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """On a GPU, in low precision, which is all that fused kernels take: they against the equation.
+def fused(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Compare fused attention with torch's plain one, in the low precisions that it takes.
 
-    The fused path may err at most twice what torch's plain one does, and a rounding step.
+    The fused path may err at most twice what the plain one does, and a rounding step.
     """
-    inputs, axis = specimen.inputs(setting), specimen.anatomy.axis
-    every = whole_rows(specimen, setting, list(range(specimen.batch_of(inputs))))
+    inputs, axis = runner.inputs(setting), runner.signature.axis
+    every = whole_rows(runner, setting, range(runner.signature.batch_of(inputs)))
     cases = [(inputs, every, "")]
-    if specimen.mask_for(axis):
-        real = padding.reality(specimen, inputs, axis)
-        keep = padding.protected(specimen, inputs, axis, real)
-        told = {**inputs, **padding.given(specimen, axis, real)}
-        cases.append((told, keep, ", with right padding"))
-    for dtype in precisions(specimen):
-        model, exact = copies(specimen, dtype)
-        for given, keep, padded in cases:
-            given = _cast(given, dtype)
-            high = _answer(specimen, exact, _cast(given, torch.float64), setting, lift=True)
-            plain = _answer(specimen, model, given, replace(setting, attention="math"))
-            fast = _answer(specimen, model, given, setting)
+    if runner.facts.masks_over(axis):
+        real = padding.real_tokens(runner, inputs, axis)
+        keep = padding.protected(runner, inputs, axis, real)
+        padded = {**inputs, **padding.arguments(runner, axis, real)}
+        cases.append((padded, keep, ", with right padding"))
+    for dtype in precisions(runner):
+        model, exact = copies(runner, dtype)
+        for case, keep, padded in cases:
+            case = _cast(case, dtype)
+            high = _answer(runner, exact, _cast(case, torch.float64), setting, wide=True)
+            plain = _answer(runner, model, case, replace(setting, attention="math"))
+            fast = _answer(runner, model, case, setting)
             high, plain, fast = (keep.of(answer) for answer in (high, plain, fast))
             step = torch.finfo(dtype).eps * float(high.abs().max() / high.pow(2).mean().sqrt())
             error, budget = _rms(fast, high), 2 * _rms(plain, high) + step
-            words = (
+            note = (
                 f"fused attention in {str(dtype)[6:]} errs by {error:.1e}, where torch's plain one "
                 f"allows {budget:.1e}{padded}"
             )
-            yield Outcome(_against(specimen, error, budget), None, setting, {}, None, words)
+            yield Outcome(_scaled(runner, error, budget), note, setting)
 
 
-def _against(specimen: Specimen, error: float, budget: float) -> float:
-    """On the scale of the common threshold, at which a budget just kept is 1."""
-    return error / budget * specimen.threshold
+def _scaled(runner: Runner, error: float, budget: float) -> float:
+    """Return an error on the scale of the common threshold, which a budget just kept reaches."""
+    return error / budget * runner.facts.threshold
 
 
-def copies(specimen: Specimen, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
-    """A copy in this precision with weights drawn anew, and the same weights in float64."""
-    model = duplicate(specimen.bench.model, wide=False)
-    randomise(model, specimen.bench.seed)
+def copies(runner: Runner, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    """Return a copy in this precision with weights drawn anew, and the same weights in float64."""
+    model = duplicate(runner.copies.model, wide=False)
+    randomise(model, runner.copies.recipe.seed)
     model = model.to(dtype)
     return model, duplicate(model)
 
 
 def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Return the inputs with floating tensors in this precision."""
     return {
         n: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
         for n, v in inputs.items()
     }
 
 
-def _held(specimen: Specimen, model: nn.Module, setting: Setting) -> Specimen:
-    bench = replace(specimen.bench, twins={(setting.weights, setting.train): model})
-    return replace(specimen, bench=bench)
+def _running(runner: Runner, model: nn.Module, setting: Setting) -> Runner:
+    """Return a runner whose copy for this setting is the given model."""
+    copies = replace(runner.copies, made={(setting.weights, setting.train): model})
+    return replace(runner, copies=copies)
 
 
 def _answer(
-    specimen: Specimen, model: nn.Module, inputs: Inputs, setting: Setting, lift: bool = False
+    runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting, wide: bool = False
 ) -> torch.Tensor:
+    """Return the model's answer in its own precision; `wide` also widens what it casts inside."""
     with torch.no_grad():
-        run = Run(inputs, replace(setting, bare=not lift))
-        return _held(specimen, model, setting).answer(run).double()
+        run = Run(inputs, replace(setting, conditions=Conditions(bare=not wide)))
+        return _running(runner, model, setting).answer(run).double()
 
 
-def _where_it_raises(specimen: Specimen, model: nn.Module, inputs: Inputs, setting: Setting):
-    run = Run(inputs, replace(setting, bare=True))
-    return blame_exception(_held(specimen, model, setting), run)
+def _where_it_raises(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting):
+    """Return the deepest module in which the copy raises."""
+    run = Run(inputs, replace(setting, conditions=Conditions(bare=True)))
+    return blame_exception(_running(runner, model, setting), run)
 
 
 class rounding:  # noqa: N801
-    """While inside, every module's floating output is rounded as `dtype` would."""
+    """Rounds the floating output of every module to `dtype` inside this context."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype):
         self.model, self.dtype, self.handles = model, dtype, []
@@ -166,11 +170,11 @@ def _rms(first: torch.Tensor, second: torch.Tensor) -> float:
 LAWS = (
     Law(
         "dtype.agree",
-        "in a lower precision it runs, and errs as rounding does",
-        "cast the model",
-        "all answers",
-        casts,
-        precision,
-        sweeps.once,
+        says="In a lower precision a model runs, and errs as rounding does.",
+        why="Otherwise a float32 island raises, or a half-precision sum loses what was learned.",
+        how="A copy is cast; its error may be 16 times that of rounding every module's output.",
+        trials=precision,
+        applies=casts,
+        sweep=sweeps.once,
     ),
 )

@@ -1,4 +1,4 @@
-"""Is attention spread at the start? Where one key takes all, no gradient passes."""
+"""Attention is spread over several keys at the start, so that gradients pass."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
-from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Outcome, Run
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.run import Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Outcome
 
 FLAT = 0.45  # an entropy, relative to that of equal weights, below which attention is saturated
 
 
-class _Spread(TorchFunctionMode):
-    """Measures how spread the weights are that softmax gives out over at least four keys."""
+class _Entropies(TorchFunctionMode):
+    """Measures how spread the weights of every softmax over at least four keys are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ def _weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The weights that torch's fused attention does not give out."""
+    """Return the weights that torch's fused attention computes and does not return."""
     key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3) if enable_gqa else key
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if attn_mask is not None:
@@ -62,12 +61,12 @@ def _weights(
     return scores.softmax(-1)
 
 
-def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
-    """The spread of attention at the start; sharp weights let no gradient through."""
-    spread = _Spread()
-    inputs = specimen.complete(Run(specimen.inputs(setting), setting))
+def saturation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Measure the entropy of attention in one forward pass."""
+    spread = _Entropies()
+    inputs = runner.complete(Run(runner.inputs(setting), setting))
     with torch.no_grad(), spread:
-        specimen.bench.raw(inputs, setting)
+        runner.copies.call(inputs, setting)
     if not spread.entropies:
         return
     lowest = min(spread.entropies)
@@ -75,18 +74,16 @@ def saturation(specimen: Specimen, setting: Setting) -> Iterator[Outcome]:
         f"attention is sharp at the start: its entropy is {lowest:.2f} of that of equal weights; "
         "is the scale 1/sqrt(width) missing?"
     )
-    sharp = lowest < FLAT
-    yield Outcome(1.0 if sharp else 0.0, None, setting, {}, None, note, advice=True)
+    yield Outcome(1.0 if lowest < FLAT else 0.0, note, setting, advice=True)
 
 
 LAWS = (
     Law(
         "saturation",
-        "attention is spread at the start, so that gradients pass",
-        "none",
-        "the entropy of attention",
-        has_weights,
-        saturation,
-        sweeps.plain,
+        says="Attention is spread over several keys at the start (advice, not a breach).",
+        why="Otherwise hardly any gradient passes: the scale is often missing (mlc-llm 3426).",
+        how="The entropy of every softmax is compared with that of equal weights.",
+        trials=saturation,
+        applies=has_weights,
     ),
 )

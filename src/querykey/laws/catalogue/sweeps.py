@@ -1,83 +1,86 @@
-"""Which settings a law is tried in: what users leave unset, once each."""
+"""The settings that a law is tried in: what users leave unset, varied one thing at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from querykey.laws.runner import Specimen
-from querykey.laws.understanding.arguments import attempt
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.law import plain_settings
+from querykey.laws.private import attention_implementation
+from querykey.laws.run import PLAIN, Setting
+from querykey.laws.runner import Runner
 
 LONGEST = 90
-LONG = (150, 60, 30)  # where what begins at some length has begun, if the model takes as many
+LONG = (150, 60, 30)  # the first of these that the model takes shows what begins at some length
 
 
-def plain(specimen: Specimen) -> Iterator[Setting]:
-    """As it comes, and once more with the user's own weights."""
-    yield Setting()
-    yield Setting(weights="own")
+def once(runner: Runner) -> Iterator[Setting]:
+    """Try the plain call alone."""
+    yield PLAIN
 
 
-def as_called(specimen: Specimen) -> Iterator[Setting]:
-    """The ways to call it that must not matter: mask, switches, implementation, embeddings."""
-    yield from plain(specimen)
-    if specimen.masks:
+def with_a_mask(runner: Runner) -> Iterator[Setting]:
+    """Try a padding mask that hides nothing, where the model takes one."""
+    if runner.facts.masks:
         yield Setting(mask=True)
-    for flag in specimen.flags:
-        yield Setting(given=((flag, True),))
-        yield Setting(given=((flag, False),))
-    yield from other_implementations(specimen)
-    if specimen.embeds:
+
+
+def plain_and_masked(runner: Runner) -> Iterator[Setting]:
+    """Try the plain call, the model's own weights, and a mask that hides nothing."""
+    yield from plain_settings(runner)
+    yield from with_a_mask(runner)
+
+
+def as_called(runner: Runner) -> Iterator[Setting]:
+    """Try the ways to call a model that must not matter: mask, switches, attention, embeddings."""
+    yield from plain_and_masked(runner)
+    for flag in runner.facts.arguments.flags:
+        yield Setting(arguments=((flag, True),))
+        yield Setting(arguments=((flag, False),))
+    yield from other_implementations(runner)
+    if runner.facts.arguments.embeds:
         yield Setting(embeds=True)
 
 
-def other_implementations(specimen: Specimen) -> Iterator[Setting]:
-    """Each implementation of attention that the model has, where it has several."""
-    usual = getattr(getattr(specimen.bench.model, "config", None), "_attn_implementation", None)
-    if len(specimen.implementations) > 1:
-        names = [name for name in specimen.implementations if name != usual]
-        yield from (Setting(attention=name) for name in names)
+def other_implementations(runner: Runner) -> Iterator[Setting]:
+    """Try every implementation of attention that the model does not use by default."""
+    usual = attention_implementation(runner.copies.model)
+    names = runner.facts.arguments.implementations
+    if len(names) > 1:
+        yield from (Setting(attention=name) for name in names if name != usual)
 
 
-def lengths(specimen: Specimen) -> Iterator[Setting]:
-    """Just above the largest window or chunk found in the model, so that it acts."""
-    spans = [span for span in specimen.spans if 8 < span + 5 <= LONGEST and span + 5 > 13]
-    if spans and specimen.anatomy.axis:
+def lengths(runner: Runner) -> Iterator[Setting]:
+    """Try a length just above the largest window or chunk of the model, so that it acts."""
+    spans = [span for span in runner.facts.spans if 8 < span + 5 <= LONGEST and span + 5 > 13]
+    if spans and runner.signature.axis:
         yield Setting(length=max(spans) + 5)
 
 
-def long(specimen: Specimen) -> Iterator[Setting]:
-    """Far more tokens, with a window found or not: a leak may begin at any length."""
-    if specimen.bench.device.type != "cpu":
-        return  # where a table without such a row ends all work of the process, and does not raise
-    for setting in (Setting(length=length) for length in LONG if specimen.anatomy.axis):
-        if attempt(specimen, specimen.inputs(setting), setting) is not None:
+def long(runner: Runner) -> Iterator[Setting]:
+    """Try far more tokens, because a leak may begin at any length."""
+    if runner.copies.device.type != "cpu":
+        return  # on a GPU an embedding without such a row ends the process, and does not raise
+    for setting in (Setting(length=length) for length in LONG if runner.signature.axis):
+        if runner.attempt(runner.inputs(setting), setting) is not None:
             yield setting
             return
 
 
-def everything(specimen: Specimen) -> Iterator[Setting]:
-    """All of it, training mode and one row included."""
-    yield from as_called(specimen)
+def everything(runner: Runner) -> Iterator[Setting]:
+    """Try all of these, training mode, one row and a short sequence."""
+    yield from as_called(runner)
     yield Setting(train=True)
-    if specimen.masks:
+    if runner.facts.masks:
         yield Setting(train=True, mask=True)
     yield Setting(batch=1)
     yield Setting(length=5)
-    yield from lengths(specimen)
-    yield from long(specimen)
+    yield from lengths(runner)
+    yield from long(runner)
 
 
-def shapes(specimen: Specimen) -> Iterator[Setting]:
-    """What may act when the length changes."""
-    yield from plain(specimen)
-    if specimen.masks:
-        yield Setting(mask=True)
-    for flag in specimen.flags:
-        yield Setting(given=((flag, False),))
-    yield from lengths(specimen)
-
-
-def once(specimen: Specimen) -> Iterator[Setting]:
-    """As it comes."""
-    yield Setting()
+def shapes(runner: Runner) -> Iterator[Setting]:
+    """Try what may act when the length of the sequence changes."""
+    yield from plain_and_masked(runner)
+    for flag in runner.facts.arguments.flags:
+        yield Setting(arguments=((flag, False),))
+    yield from lengths(runner)

@@ -1,40 +1,40 @@
-"""The laws, in the order in which they are tried. To add one: a file with a Law, a line here."""
+"""The laws in the order in which they are tried. To add one: a file with a Law, a line here."""
 
 from __future__ import annotations
 
 from querykey.laws.catalogue import (
-    backends as agreement,
-)
-from querykey.laws.catalogue import (
+    accumulation,
+    backends,
     batch,
+    cache,
     causality,
+    determinism,
+    equivariance,
+    generation,
+    gradients,
+    masked_row,
     padding,
     precision,
+    purity,
     saturation,
-)
-from querykey.laws.catalogue import (
-    cache as caching,
-)
-from querykey.laws.catalogue import (
-    generation as generating,
-)
-from querykey.laws.catalogue import (
-    gradients as learning,
-)
-from querykey.laws.catalogue import (
-    purity as basics,
+    tying,
 )
 from querykey.laws.law import Law
 
 LAWS: tuple[Law, ...] = (
-    *basics.LAWS,
+    *purity.LAWS,
+    *determinism.LAWS,
     *causality.LAWS,
     *padding.LAWS,
     *batch.LAWS,
-    *caching.LAWS,
-    *generating.LAWS,
-    *agreement.LAWS,
+    *cache.LAWS,
+    *generation.LAWS,
+    *backends.LAWS,
+    *masked_row.LAWS,
+    *equivariance.LAWS,
     *precision.LAWS,
-    *learning.LAWS,
+    *gradients.LAWS,
+    *tying.LAWS,
+    *accumulation.LAWS,
     *saturation.LAWS,
 )

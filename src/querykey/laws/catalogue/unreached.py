@@ -14,60 +14,61 @@ import torch
 from torch import nn
 
 from querykey.laws.catalogue.derivatives import trained
-from querykey.laws.runner import FLOORS, Specimen
-from querykey.laws.trial import Run, deviation
-from querykey.laws.understanding.copies import Setting
+from querykey.laws.run import Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import deviation
+from querykey.laws.understanding.facts import FLOORS
 
-NUDGE = 1e-5  # relative: too small to wake a unit of relu that sleeps
+NUDGE = 1e-5  # relative: too small to turn on a unit of relu that is off
 NOTICED = 1e-4  # of the nudge; its square, which a lawful zero derivative allows, is far below
 FEW = 2  # a single row may be that of a padding token, which is kept from learning
 
 
 @dataclass
-class Silence:
-    """Per weight and axis, the lines whose derivative was exactly zero in every run so far."""
+class UnreachedLines:
+    """By weight and axis, the rows and columns whose derivative was zero in every run so far."""
 
     lines: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
 
-    def listen(self, twin: nn.Module) -> None:
-        """Take note of the gradients that a backward pass has left."""
-        for name, weight in trained(twin):
+    def note(self, model: nn.Module) -> None:
+        """Read the gradients that a backward pass has left."""
+        for name, weight in trained(model):
             if weight.dim() != 2 or weight.grad is None:
                 continue
             for axis in (0, 1):
                 zero = (weight.grad == 0).all(1 - axis)
                 self.lines[name, axis] = zero & self.lines.get((name, axis), zero)
 
-    def broken_by(self, specimen: Specimen, setting: Setting) -> Iterator[tuple[str, str]]:
-        """Each weight of which some silent lines, but not all, matter to the answer; in words."""
-        twin = specimen.bench.twin(setting)
-        tables = {id(m.weight) for m in twin.modules() if isinstance(m, nn.Embedding)}
+    def that_matter(self, runner: Runner, setting: Setting) -> Iterator[tuple[str, str]]:
+        """Yield weights, some unreached lines of which matter to the answer, and say which."""
+        model = runner.copies.of(setting)
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         for (name, axis), zero in self.lines.items():
-            weight = twin.get_parameter(name)
+            weight = model.get_parameter(name)
             count = int(zero.sum())
             if not FEW <= count < len(zero) or id(weight) in tables:
                 continue
-            if _matters(specimen, setting, weight, axis, zero):
+            if _matters(runner, setting, weight, axis, zero):
                 what = ("rows", "columns")[axis]
                 first = int(zero.nonzero()[0])
                 yield name, f"{count} of the {len(zero)} {what} of {name}, from {first} on,"
 
 
 def _matters(
-    specimen: Specimen, setting: Setting, weight: torch.Tensor, axis: int, lines: torch.Tensor
+    runner: Runner, setting: Setting, weight: torch.Tensor, axis: int, lines: torch.Tensor
 ) -> bool:
-    """Whether the answer follows a small change of these lines."""
-    run = Run(specimen.inputs(setting), setting)
+    """Return whether the answer follows a small change of these lines."""
+    run = Run(runner.inputs(setting), setting)
     with torch.no_grad():
-        before = specimen.answer(run)
+        before = runner.answer(run)
         with _nudged(weight, axis, lines):
-            after = specimen.answer(run)
-    return deviation(before, after)[0] > max(NOTICED * NUDGE, FLOORS * specimen.floor)
+            after = runner.answer(run)
+    return deviation(before, after)[0] > max(NOTICED * NUDGE, FLOORS * runner.facts.floor)
 
 
 @contextmanager
 def _nudged(weight: torch.Tensor, axis: int, lines: torch.Tensor) -> Iterator[None]:
-    """While inside, these lines are a little different."""
+    """Change these lines a little inside this context."""
     kept = weight.detach().clone()
     noise = torch.randn(kept.shape, generator=torch.Generator().manual_seed(3)).to(kept)
     chosen = lines.unsqueeze(1 - axis)

@@ -1,4 +1,4 @@
-"""`qk check`: targets in, a live table while they run, what was found, an exit code."""
+"""The command `qk check`: it runs targets, shows a live table, prints findings, and exits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 
 from querykey.errors import QuerykeyError
 from querykey.laws.check import choose
-from querykey.laws.law import Finding
-from querykey.laws.report import Report, explained
-from querykey.laws.running.store import StoreError, endless, unwritable
+from querykey.laws.report import Finding, Report, SchemaError, check_schema, explained
+from querykey.laws.running.store import endless, unwritable
 from querykey.laws.running.workers import stream
 from querykey.show import until_the_reader_leaves, write_file
 
@@ -22,7 +21,7 @@ FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 
 
 class BadCallError(QuerykeyError):
-    """One sentence: what is wrong with the call."""
+    """One sentence: what is wrong with the way `qk check` was called."""
 
 
 def run_command(
@@ -33,20 +32,14 @@ def run_command(
     baseline: Path | None,
     store: Path | None,
 ) -> int:
-    """Check, print, write, and return the exit code."""
+    """Check the targets, print and write what was found, and return the exit code."""
     known = read_baseline(baseline)
-    try:
-        choose(laws)
-    except ValueError as error:
-        raise BadCallError(str(error)) from error
+    choose(laws)
     reason = "" if html is None else unwritable(html)
     if reason:
         raise BadCallError(f"no page can be written to `{html}`: {reason}")
     names = expand(targets)
-    try:
-        reports = _checked(names, laws, store, quiet=as_json)
-    except StoreError as error:
-        raise BadCallError(str(error)) from error
+    reports = _checked(names, laws, store, quiet=as_json)
     if html is not None:
         write_file(html, as_page(reports))
     code = exit_code(reports, known)
@@ -61,17 +54,20 @@ def run_command(
 def _checked(
     names: list[str], laws: list[str] | None, store: Path | None, quiet: bool
 ) -> list[Report]:
-    """A report per name, with the live table meanwhile."""
-    made = {}
+    """Return a report per name, and show the live table meanwhile."""
+    finished = {}
     with _Live(names, quiet) as show:
         for report in stream(names, laws, store=store, tell=show.tell):
-            made[report.target] = report
+            finished[report.target] = report
             show.done(report)
-    return [made[name] for name in dict.fromkeys(names)]
+    return [finished[name] for name in dict.fromkeys(names)]
 
 
 def exit_code(reports: Iterable[Report], known: set[tuple[str, str]]) -> int:
-    """Broken before failed, failed before fine; nothing built is a bad call."""
+    """Return 1 where a law is broken, else 3 where a target failed, 0 where all is well.
+
+    Where nothing could be built it is 2, as for a bad call, and the reasons are printed.
+    """
     reports = list(reports)
     if not any(report.built for report in reports):
         for report in reports:
@@ -83,7 +79,7 @@ def exit_code(reports: Iterable[Report], known: set[tuple[str, str]]) -> int:
 
 
 def expand(targets: Sequence[str]) -> list[str]:
-    """Patterns such as `hf:*` become every architecture and head that they match."""
+    """Return the targets with every pattern such as `hf:*` replaced by what it matches."""
     names: list[str] = []
     for target in targets:
         if not target.startswith("hf:") or not set(target) & set("*?["):
@@ -93,15 +89,15 @@ def expand(targets: Sequence[str]) -> list[str]:
 
         every = [f"hf:{model_type}:{head}" for model_type, head in pairs()]
         wide = target if target.count(":") > 1 else f"{target}:*"
-        found = [name for name in every if fnmatch.fnmatchcase(name, wide)]
-        if not found:
+        matches = [name for name in every if fnmatch.fnmatchcase(name, wide)]
+        if not matches:
             raise BadCallError(f"no Hugging Face architecture with a text head matches `{target}`")
-        names += found
+        names += matches
     return names
 
 
 def read_baseline(file: Path | None) -> set[tuple[str, str]]:
-    """The (target, law) pairs that are known to be broken."""
+    """Return the (target, law) pairs that an earlier run found broken."""
     if file is None:
         return set()
     try:
@@ -110,13 +106,17 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
         reports = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(reports, list):
             raise TypeError("it holds no list")
+        for report in reports:
+            check_schema(report)
         return {
             (report["target"], finding["law"])
             for report in reports
             for finding in report["laws"]
             if finding["verdict"] == "violated"
         }
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except SchemaError as error:
+        raise BadCallError(f"`{file}` cannot be the baseline: {error}") from error
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
         raise BadCallError(
             f"`{file}` is no baseline (it is what `qk check --json` printed): "
             f"{type(error).__name__}: {error}"
@@ -124,7 +124,7 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
 
 
 def as_page(reports: list[Report]) -> str:
-    """One self-contained HTML page."""
+    """Return one self-contained HTML page with every finding."""
     from querykey.show import code, grid, heading, page, text
 
     broken = [report for report in reports if report.violations]
@@ -152,6 +152,7 @@ def as_page(reports: list[Report]) -> str:
 
 
 def _broken(report: Report) -> str:
+    """Return the names of the broken laws, and whether some could not be tried."""
     if not report.built:
         return "not built"
     names = [finding.law for finding in report.violations]
@@ -160,6 +161,7 @@ def _broken(report: Report) -> str:
 
 
 def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
+    """Print one report in full, or an overview of several with every breach."""
     from querykey.show import stdout
 
     console = stdout()
@@ -185,7 +187,7 @@ def _overview(reports: list[Report]) -> Any:
 
 
 def _why(report: Report) -> str:
-    """Why it could not be built, or run, wholly or in part."""
+    """Return why a target could not be built, or run, wholly or in part."""
     failed = [f"{f.law}: {f.note}" for f in report.laws if f.verdict in ("error", "timeout")]
     return report.note or report.untried or "; ".join(failed)
 
@@ -212,12 +214,12 @@ class _Live:
         self.live.__exit__(*reason)
 
     def tell(self, target: str, finding: Finding) -> None:
-        """A law was tried."""
+        """Show that a law was tried on a target."""
         self.findings.setdefault(target, []).append(finding)
         self._draw()
 
     def done(self, report: Report) -> None:
-        """A target is finished."""
+        """Show that a target is finished."""
         self.findings.pop(report.target, None)
         self.reports.append(report)
         self._draw()
@@ -229,8 +231,8 @@ class _Live:
 
         rows = [(r.target, _broken(r), f"{r.seconds:.1f} s") for r in self.reports[-12:]]
         rows += [
-            (target, f"{found[-1].law}: {found[-1].verdict}", f"{len(found)} laws tried")
-            for target, found in self.findings.items()
+            (target, f"{findings[-1].law}: {findings[-1].verdict}", f"{len(findings)} laws tried")
+            for target, findings in self.findings.items()
         ]
         title = f"{len(self.reports)} of {len(self.names)}"
         self.live.update(table(("target", "broken", ""), rows, title))

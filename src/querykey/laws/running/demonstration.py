@@ -22,7 +22,7 @@ class Layer(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x + attention(norm(x))."""
+        """Return x + attention(norm(x))."""
         q, k, v = self.project(self.norm(x)).chunk(3, -1)
         seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
         scores = (q @ k.mT / x.size(-1) ** 0.5).masked_fill(~seen, float("-inf"))
@@ -30,6 +30,6 @@ class Layer(nn.Module):
 
 
 def leaky() -> nn.Module:
-    """Three layers, the second of which sees one token too many."""
+    """Return a model of three layers, the second of which sees one token too many."""
     layers = [Layer(32, ahead) for ahead in (0, 1, 0)]
     return nn.Sequential(nn.Embedding(100, 32), *layers, nn.Linear(32, 100))

@@ -1,4 +1,4 @@
-"""Finished reports in a file, one per line, so that a run that ended goes on from there."""
+"""Finished reports in a file, one per line, so that a run that was ended goes on from there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from querykey.errors import QuerykeyError
-from querykey.laws.report import Report, installed
+from querykey.laws.report import Report, SchemaError, installed
 
 ASKED = "asked"  # beside the fields of a report: what it is the answer to
 FOLDERS = 1000  # in which code that a target may import is looked for
@@ -23,7 +23,7 @@ class StoreError(QuerykeyError):
 
 
 class Store:
-    """Reports on disk; one counts again only where the very same question is asked."""
+    """Reports on disk; one is used again only where the very same question is asked."""
 
     def __init__(self, file: str | Path):
         self.file = Path(file)
@@ -31,20 +31,20 @@ class Store:
         if reason:
             raise StoreError(f"no report can be kept in `{file}`: {reason}")
         text = self._text()
-        self.kept = list(_entries(text))
+        self.kept = list(_entries(self.file, text))
         if text.strip() and not self.kept:
             raise StoreError(f"`{file}` holds no report; name a new file, or one that a run wrote")
         self.torn = bool(text) and not text.endswith("\n")  # a kill cut its last line short
 
     def find(self, asked: dict[str, Any]) -> Report | None:
-        """The last report that answers this, or None."""
+        """Return the last report that answers this question, or None."""
         for entry in reversed(self.kept):
             if entry.get(ASKED) == asked:
                 return Report.from_json({k: v for k, v in entry.items() if k != ASKED})
         return None
 
     def keep(self, asked: dict[str, Any], report: Report) -> None:
-        """Write a report down at once."""
+        """Append a report to the file at once."""
         line = json.dumps({ASKED: asked, **report.as_json()})
         try:
             with self.file.open("a", encoding="utf-8") as file:
@@ -65,13 +65,13 @@ class Store:
 
 
 def endless(file: Path) -> bool:
-    """Whether reading it may never end, as of a device or a named pipe."""
+    """Return whether reading a file may never end, as of a device or a named pipe."""
     ends = str(file) == os.devnull or file.parent == Path("/dev/fd")  # the shell's own `<(...)`
     return not ends and os.path.exists(file) and not os.path.isfile(file)
 
 
 def unwritable(file: Path) -> str:
-    """Why a file cannot be written, or nothing where it can."""
+    """Return why a file cannot be written, or the empty string where it can."""
     try:
         if file.is_dir():
             return "it is a folder"
@@ -85,7 +85,7 @@ def unwritable(file: Path) -> str:
 
 
 def question(target: str, laws: Sequence[str], seed: int, weights: str) -> dict[str, Any]:
-    """All that a report depends on, as plain values."""
+    """Return all that a report depends on, as plain values."""
     return {
         "target": target,
         "laws": list(laws),
@@ -96,19 +96,22 @@ def question(target: str, laws: Sequence[str], seed: int, weights: str) -> dict[
     }
 
 
-def _entries(text: str) -> Iterable[dict[str, Any]]:
-    """The lines that are reports; one cut short by a kill is left out."""
+def _entries(file: Path, text: str) -> Iterable[dict[str, Any]]:
+    """Yield the lines that are reports; one cut short by a kill is left out."""
     for line in text.splitlines():
         try:
-            made = json.loads(line)
-            Report.from_json({k: v for k, v in made.items() if k != ASKED})
+            values = json.loads(line)
+            if "schema" in values:
+                Report.from_json({k: v for k, v in values.items() if k != ASKED})
+                yield values
+        except SchemaError as error:
+            raise StoreError(f"`{file}` cannot be the store: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
-        yield made
 
 
 def _content(target: str) -> str:
-    """What tells an edited target from the one before; nothing where versions say it all."""
+    """Return a hash that changes with the target's code; nothing where versions say it all."""
     if os.path.isdir(target):
         return _of_folder(Path(target))
     source = target.rpartition(":")[0]
@@ -119,14 +122,14 @@ def _content(target: str) -> str:
 
 
 def _of_code(file: Path) -> str:
-    """The file and those beside and below it, which it may import."""
+    """Return a hash of the file and of those beside and below it, which it may import."""
     files = (file, *_code_below(file.parent))
-    marks = [hashlib.sha256(each.read_bytes()).hexdigest() for each in files]
+    marks = [hashlib.sha256(source.read_bytes()).hexdigest() for source in files]
     return hashlib.sha256(" ".join(marks).encode()).hexdigest()
 
 
 def _code_below(folder: Path) -> Iterator[Path]:
-    """Python files, the nearest first; nothing hidden, and nothing that was installed."""
+    """Yield Python files, the nearest first, without hidden and installed ones."""
     folders = [folder]
     for place in islice(folders, FOLDERS):  # which grow meanwhile
         _, inner, files = next(os.walk(place), ("", [], []))
@@ -141,14 +144,14 @@ def _foreign(folder: Path) -> bool:
 
 
 def _of_folder(folder: Path) -> str:
-    """Names, sizes and dates: weights are too large to read for this."""
+    """Return a hash of names, sizes and dates: weights are too large to read for this."""
     files = sorted(file for file in folder.iterdir() if file.is_file())
     marks = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr(marks).encode()).hexdigest()
 
 
 def _file_of(module: str) -> Path | None:
-    """Where a module is written, found without importing it or the packages around it."""
+    """Return a module's file, found without importing it or the packages around it."""
     path = None
     spec = None
     parts = module.split(".")

@@ -1,7 +1,7 @@
-"""Several targets, each in a process of its own that may hang, crash or grow at its own cost.
+"""Many targets, each in a worker process that may hang, crash or grow at its own cost.
 
-Workers are forked from a parent that has loaded the libraries and computed nothing, so a target
-costs its own time alone.
+Workers are forked from a parent that has loaded the libraries and computed nothing, so that a
+target costs its own time alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from querykey.laws.check import as_subject, choose, run_check
-from querykey.laws.law import Finding
-from querykey.laws.report import Report, versions
+from querykey.laws.report import Finding, Report, versions
 from querykey.laws.running.store import Store, question
 from querykey.targets import TargetError
 from querykey.words import last_line
@@ -29,7 +28,7 @@ SECONDS, MEBIBYTES = 120.0, 6144
 
 @dataclass(frozen=True)
 class Limits:
-    """What one target may cost."""
+    """How much time and memory one target may take."""
 
     seconds: float = SECONDS
     mebibytes: int = MEBIBYTES
@@ -37,7 +36,7 @@ class Limits:
 
 @dataclass
 class _Worker:
-    """A target under way."""
+    """A worker process, with the findings that it has sent so far."""
 
     target: str
     process: Any
@@ -48,7 +47,7 @@ class _Worker:
     findings: list[Finding] = field(default_factory=list)
 
     def memory(self) -> int:
-        """Resident mebibytes, 0 where the system does not tell."""
+        """Return the resident memory in mebibytes, and 0 where the system does not tell."""
         try:
             pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):
@@ -64,14 +63,14 @@ def check_all(
     limits: Limits | None = None,
     store: str | Path | None = None,
 ) -> list[Report]:
-    """Check every target, each in a worker with limits; `store` makes an ended run go on later.
+    """Check every target in a worker with limits; a run with a `store` can be resumed.
 
     A report in the store counts while the target's code, the laws, the seed and the versions of
     what is installed are those it was made with.
     """
     names = list(targets)
-    made = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
-    return [made[name] for name in names]
+    reports = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
+    return [reports[name] for name in names]
 
 
 def stream(
@@ -83,7 +82,7 @@ def stream(
     store: str | Path | None = None,
     tell: Callable[[str, Finding], None] = lambda target, finding: None,
 ) -> Iterator[Report]:
-    """Reports as they are finished."""
+    """Yield reports as they are finished."""
     waiting = list(dict.fromkeys(targets))
     chosen = [law.name for law in choose(laws)]
     kept = None if store is None else Store(store)
@@ -110,7 +109,7 @@ def stream(
 
 
 def _load(targets: list[str]) -> None:
-    """Import once what every worker needs; threads stay away until the fork."""
+    """Import once what every worker needs, and start no thread before the fork."""
     import torch
 
     torch.set_num_threads(1)
@@ -129,7 +128,7 @@ def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
 
 
 def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
-    """In the worker: say that it is built, send each finding, then the report, or why not."""
+    """Run in the worker: send that it is built, every finding, then the report, or why not."""
     import sys
 
     # A model that prints must not write into the table.
@@ -148,7 +147,7 @@ def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
 
 
 def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report:
-    """Build, then run; whoever listens knows how far it came."""
+    """Build the target and check it; the parent hears how far it came."""
     began = time.monotonic()
     subject = as_subject(target, None, None)
     pipe.send(("built", None))
@@ -161,7 +160,7 @@ def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report
 def _progress(
     active: list[_Worker], limits: Limits, seed: int, tell: Callable[[str, Finding], None]
 ) -> Iterator[Report]:
-    """Wait a little, and hand out what has ended, well or not."""
+    """Wait a little, and yield the reports of targets that have ended, well or not."""
     ready = wait([worker.pipe for worker in active], timeout=0.05)
     for worker in list(active):
         report = _received(worker, seed, tell) if worker.pipe in ready else None
@@ -205,7 +204,7 @@ def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
 
 
 def _unfinished(worker: _Worker, seed: int, verdict: str, note: str) -> Report:
-    """The findings so far, and the verdict on the rest."""
+    """Return a report with the findings so far, and this verdict on all other laws."""
     tried = {finding.law for finding in worker.findings}
     rest = [Finding(name, verdict, note=note) for name in worker.laws if name not in tried]
     spent = time.monotonic() - worker.began

@@ -9,190 +9,180 @@ from typing import Any
 
 import torch
 
-from querykey.laws.runner import MaskArgument, PositionArgument, Specimen
-from querykey.laws.trial import Run, deviation
-from querykey.laws.understanding.copies import Bench, Inputs, Setting, backends_of
-from querykey.laws.understanding.signature import Anatomy, length_of
+from querykey.laws.run import PLAIN, Inputs, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import deviation
+from querykey.laws.understanding.copies import backends_of
+from querykey.laws.understanding.facts import (
+    REAL,
+    MaskArgument,
+    OptionalArguments,
+    PositionArgument,
+)
+from querykey.laws.understanding.signature import length_of
 
 MASKS = re.compile(
     r"^((decoder_|encoder_|cross_)?attention_mask|(\w+_)?(key_)?pad(ding)?_mask|mask|real|valid|"
     r"is_pad(ding)?|(src|source|input|token|context|memory|key|kv)_mask)$"
 )
 ELSEWHERE = re.compile(r"^(src|source|context|memory|encoder|cross|key|kv)_(?!padding)")
-REAL = re.compile(r"attention_mask|real|valid")  # names whose meaning is settled: 1 is real
-HIDES = re.compile(r"key_padding_mask|is_pad")  # and those whose 1 is padding
+HIDES = re.compile(r"key_padding_mask|is_pad")  # names by which a 1 marks padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
-SPANS = re.compile(
-    r".*(window|chunk|block_size|bucket_size|stride|local|span)s?(_size|_len(gth)?)?"
-)
 
 
-def examine(bench: Bench, anatomy: Anatomy) -> Specimen:
-    """Everything but the cache and whether it is causal."""
-    specimen = Specimen(bench, anatomy)
-    specimen.floor = measure_floor(specimen)
-    specimen.masks = tuple(_masks(specimen))
-    specimen.positions = _positions(specimen)
-    specimen.embeds = _embeds(specimen)
-    specimen.flags = tuple(name for name in bench.parameters if FLAGS.match(name))
-    specimen.implementations = _implementations(specimen)
-    specimen.spans = tuple(_spans(bench.model))
-    return specimen
+def find_arguments(runner: Runner) -> OptionalArguments:
+    """Return the optional arguments whose meaning trying them shows."""
+    return OptionalArguments(
+        tuple(_masks(runner)),
+        _positions(runner),
+        _embeds(runner),
+        tuple(name for name in runner.copies.parameters if FLAGS.match(name)),
+        _implementations(runner),
+    )
 
 
-def measure_floor(specimen: Specimen) -> float:
-    """How far rounding alone moves the answer: the same rows run twice over in one batch."""
-    setting = Setting()
-    inputs = specimen.inputs(setting)
-    doubled = specimen.take_rows(inputs, [*range(setting.batch)] * 2)
-    with torch.no_grad():
-        once, twice = (specimen.answer(Run(i, setting)) for i in (inputs, doubled))
-    return min(deviation(once, twice[: len(once)])[0], 1.0)
-
-
-def attempt(specimen: Specimen, inputs: Inputs, setting: Setting) -> torch.Tensor | None:
-    """An answer, or None where the call fails."""
-    try:
-        return specimen.remembered(Run(inputs, setting))
-    except Exception:
-        return None
-
-
-def _masks(specimen: Specimen) -> Iterator[MaskArgument]:
-    """Each mask argument with the length it covers and what its True means."""
-    anatomy, said = specimen.anatomy, specimen.bench.subject.padding
-    setting = Setting()
-    inputs = specimen.inputs(setting)
-    for each in anatomy.inputs:
-        if each.kind == "mask" and each.axes[0] == "batch" and len(each.axes) == 2:
-            yield MaskArgument(each.name, length_of(each))
-    taken = {each.name for each in anatomy.inputs}
-    plain = attempt(specimen, inputs, setting)
-    found: list[MaskArgument] = []  # some exclude each other: the first is taken
-    axes = dict.fromkeys([length_of(each) for each in anatomy.inputs if length_of(each)])
-    for name in specimen.bench.parameters:
-        wanted = name == said if said else bool(MASKS.match(name))
-        elsewhere = name.startswith(("encoder_", "cross_")) and len(axes) < 2
-        if not wanted or elsewhere or name in taken or plain is None:
+def _masks(runner: Runner) -> Iterator[MaskArgument]:
+    """Yield every mask argument with the length it covers and what its True means."""
+    signature = runner.signature
+    for entry in signature.inputs:
+        if entry.kind == "mask" and entry.axes[0] == "batch" and len(entry.axes) == 2:
+            yield MaskArgument(entry.name, length_of(entry))
+    inputs = runner.inputs()
+    plain = runner.attempt(inputs, PLAIN)
+    if plain is None:
+        return
+    masks: list[MaskArgument] = []  # some arguments exclude each other: the first one is taken
+    for name, axes in _names_of_masks(runner):
+        mask = _meaning(runner, name, axes, plain)
+        if mask is None:
             continue
-        options = list(_meanings(name, _nearest(specimen, name, axes), said is not None))
-        fits = [(m, attempt(specimen, _given(specimen, inputs, m), setting)) for m in options]
-        fits = [(m, answer) for m, answer in fits if answer is not None]
-        neutral = [m for m, a in fits if deviation(plain, a)[0] < specimen.threshold]
-        used = [m for m in neutral if _has_effect(specimen, inputs, m, plain)]
-        settled = [m for m, _ in fits if said or REAL.search(name) or HIDES.search(name)]
-        settled.sort(key=lambda m: m not in used)
-        blind = [m for m, _ in fits if _ignores_hidden(specimen, inputs, m)]
-        chosen = settled or used or neutral or blind
-        both = {**inputs, **{m.name: m.value(specimen.all_real(inputs, m.axis)) for m in found}}
-        if chosen and attempt(specimen, _given(specimen, both, chosen[0]), setting) is not None:
-            found.append(chosen[0])
-            yield chosen[0]
+        together = inputs
+        for earlier in masks:
+            together = _passed(runner, together, earlier)
+        if runner.attempt(_passed(runner, together, mask), PLAIN) is not None:
+            masks.append(mask)
+            yield mask
 
 
-def _nearest(specimen: Specimen, name: str, axes: Iterable[str]) -> list[str]:
-    """The lengths that a mask may cover, that of the input which its name speaks of first."""
+def _names_of_masks(runner: Runner) -> Iterator[tuple[str, list[str]]]:
+    """Yield the arguments that may be masks, each with the lengths that it may cover."""
+    signature, padding = runner.signature, runner.subject.padding
+    lengths = dict.fromkeys(length_of(entry) for entry in signature.inputs if length_of(entry))
+    taken = {entry.name for entry in signature.inputs}
+    for name in runner.copies.parameters:
+        wanted = name == padding if padding else bool(MASKS.match(name))
+        elsewhere = name.startswith(("encoder_", "cross_")) and len(lengths) < 2
+        if wanted and not elsewhere and name not in taken:
+            yield name, _nearest(runner, name, lengths)
+
+
+def _meaning(
+    runner: Runner, name: str, axes: list[str], plain: torch.Tensor
+) -> MaskArgument | None:
+    """Return the likeliest meaning of a mask argument, or None where no meaning fits.
+
+    A meaning by which all tokens are real must change nothing, and hiding tokens must matter.
+    Where the name or the owner settles the meaning, it only has to run.
+    """
+    inputs, told = runner.inputs(), runner.subject.padding is not None
+    options = list(_meanings(name, axes, told))
+    answers = [(m, runner.attempt(_passed(runner, inputs, m), PLAIN)) for m in options]
+    fits = [(mask, answer) for mask, answer in answers if answer is not None]
+    neutral = [m for m, answer in fits if deviation(plain, answer)[0] < runner.facts.threshold]
+    used = [mask for mask in neutral if _has_effect(runner, inputs, mask, plain)]
+    settled = [mask for mask, _ in fits if told or REAL.search(name) or HIDES.search(name)]
+    settled.sort(key=lambda mask: mask not in used)
+    blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
+    return next(iter(settled or used or neutral or blind), None)
+
+
+def _nearest(runner: Runner, name: str, axes: Iterable[str]) -> list[str]:
+    """Return the lengths that a mask may cover; that of the input which its name has in common
+    comes first."""
     first = name.split("_")[0]
-    named = [length_of(each) for each in specimen.anatomy.inputs if each.name.startswith(first)]
-    near = [axis for axis in axes if ELSEWHERE.match(name) and axis != specimen.anatomy.axis]
+    signature = runner.signature
+    named = [length_of(entry) for entry in signature.inputs if entry.name.startswith(first)]
+    near = [axis for axis in axes if ELSEWHERE.match(name) and axis != signature.axis]
     return list(dict.fromkeys(axis for axis in [*named, *near, *axes] if axis))
 
 
-def _meanings(name: str, axes: Iterable[str], said: bool) -> Iterator[MaskArgument]:
+def _meanings(name: str, axes: Iterable[str], told: bool) -> Iterator[MaskArgument]:
+    """Yield what a mask argument may mean: the length it covers, its dtype, and what a 1 says."""
     for axis in axes:
-        for dtype in (torch.long, torch.bool) if said or not HIDES.search(name) else ():
+        for dtype in (torch.long, torch.bool) if told or not HIDES.search(name) else ():
             yield MaskArgument(name, axis, False, dtype)
-        if not said and not REAL.search(name):
+        if not told and not REAL.search(name):
             yield MaskArgument(name, axis, True, torch.bool)
 
 
-def _given(specimen: Specimen, inputs: Inputs, mask: MaskArgument) -> Inputs:
-    return {**inputs, mask.name: mask.value(specimen.all_real(inputs, mask.axis))}
+def _passed(runner: Runner, inputs: Inputs, mask: MaskArgument) -> Inputs:
+    """Return inputs with a mask by which all tokens are real."""
+    return {**inputs, mask.name: mask.value(runner.signature.all_real(inputs, mask.axis))}
 
 
-def _has_effect(specimen: Specimen, inputs: Inputs, mask: MaskArgument, plain: Any) -> bool:
-    """Whether hiding two early tokens changes anything."""
-    real = specimen.all_real(inputs, mask.axis)
+def _has_effect(runner: Runner, inputs: Inputs, mask: MaskArgument, plain: Any) -> bool:
+    """Return whether hiding two early tokens changes the answer."""
+    real = runner.signature.all_real(inputs, mask.axis)
     real[:, 1:3] = False
-    hidden = attempt(specimen, {**inputs, mask.name: mask.value(real)}, Setting())
-    return hidden is not None and deviation(plain, hidden)[0] > specimen.threshold
+    hidden = runner.attempt({**inputs, mask.name: mask.value(real)}, PLAIN)
+    return hidden is not None and deviation(plain, hidden)[0] > runner.facts.threshold
 
 
-def _ignores_hidden(specimen: Specimen, inputs: Inputs, mask: MaskArgument) -> bool:
-    """Whether the content of two late hidden tokens does not matter to the others."""
-    real = specimen.all_real(inputs, mask.axis)
+def _ignores_hidden(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
+    """Return whether the content of three late hidden tokens does not matter to the others."""
+    real = runner.signature.all_real(inputs, mask.axis)
     real[:, -3:] = False
-    given = {mask.name: mask.value(real)}
-    other = specimen.with_other(inputs, specimen.inputs(Setting(), seed=1), ~real, mask.axis)
-    both = [attempt(specimen, {**i, **given}, Setting()) for i in (inputs, other)]
-    if both[0] is None or both[1] is None or not both[0].isfinite().all():
+    hiding = {mask.name: mask.value(real)}
+    changed = runner.signature.with_other(inputs, runner.inputs(seed=1), ~real, mask.axis)
+    before, after = (runner.attempt({**i, **hiding}, PLAIN) for i in (inputs, changed))
+    if before is None or after is None or not before.isfinite().all():
         return False
-    stop = both[0].shape[1] - 3 if mask.axis == specimen.anatomy.axis else None
-    return deviation(both[0][:, :stop], both[1][:, :stop])[0] < specimen.threshold
+    stop = before.shape[1] - 3 if mask.axis == runner.signature.axis else None
+    return deviation(before[:, :stop], after[:, :stop])[0] < runner.facts.threshold
 
 
-def _positions(specimen: Specimen) -> PositionArgument | None:
-    """The position argument that changes nothing when it counts from its own first position."""
-    setting = Setting()
-    inputs = specimen.inputs(setting)
-    names = [n for n in specimen.bench.parameters if POSITIONS.match(n) and n not in inputs]
-    if not names or not specimen.anatomy.axis:
+def _positions(runner: Runner) -> PositionArgument | None:
+    """Return the position argument that changes nothing when it counts from its first position."""
+    setting = PLAIN
+    inputs = runner.inputs(setting)
+    names = [n for n in runner.copies.parameters if POSITIONS.match(n) and n not in inputs]
+    if not names or not runner.signature.axis:
         return None
-    plain = attempt(specimen, inputs, setting)
-    count = torch.arange(specimen.length_of(inputs)).expand(setting.batch, -1)
+    plain = runner.attempt(inputs, setting)
+    count = torch.arange(runner.signature.length_of(inputs)).expand(setting.batch, -1)
     for name in names:
         for offset in (0, 1, 2, 3):
             for batched in (True, False):
                 argument = PositionArgument(name, offset, batched)
-                answer = attempt(specimen, {**inputs, name: argument.value(count)}, setting)
+                answer = runner.attempt({**inputs, name: argument.value(count)}, setting)
                 if plain is None or answer is None:
                     continue
-                if deviation(plain, answer)[0] < specimen.threshold:
+                if deviation(plain, answer)[0] < runner.facts.threshold:
                     return argument
     return None
 
 
-def _embeds(specimen: Specimen) -> str | None:
-    """The argument that takes embeddings in place of ids, where both give one answer."""
-    prefix = "decoder_" if specimen.anatomy.main.name.startswith("decoder_") else ""
+def _embeds(runner: Runner) -> str | None:
+    """Return the argument that takes embeddings in place of ids, where both give one answer."""
+    prefix = "decoder_" if runner.signature.main.name.startswith("decoder_") else ""
     name = f"{prefix}inputs_embeds"
-    if name not in specimen.bench.parameters or specimen.anatomy.echo:
+    if name not in runner.copies.parameters or runner.signature.echo:
         return None
-    specimen.embeds = name
-    inputs = specimen.inputs(Setting())
-    both = [attempt(specimen, inputs, replace(Setting(), embeds=e)) for e in (False, True)]
-    specimen.embeds = None
-    if both[0] is None or both[1] is None:
+    trying = runner.learning(replace(runner.facts, arguments=OptionalArguments(embeds=name)))
+    inputs = runner.inputs()
+    ids, embeds = (trying.attempt(inputs, Setting(embeds=embeds)) for embeds in (False, True))
+    if ids is None or embeds is None:
         return None
-    return name if deviation(both[0], both[1])[0] < specimen.threshold else None
+    return name if deviation(ids, embeds)[0] < runner.facts.threshold else None
 
 
-def _implementations(specimen: Specimen) -> tuple[str, ...]:
-    """Ways to compute attention that the model can switch between."""
-    model: Any = specimen.bench.twin()
+def _implementations(runner: Runner) -> tuple[str, ...]:
+    """Return the implementations of attention that the model can switch between."""
+    model: Any = runner.copies.of()
     ours = dict.fromkeys(name for module in model.modules() for name in backends_of(module))
     if not ours and not hasattr(model, "set_attn_implementation"):
         return ("math",)
-    inputs = specimen.inputs(Setting())
-    fits = []
-    for name in ours or ("eager", "sdpa"):
-        try:
-            answer = attempt(specimen, inputs, replace(Setting(), attention=name))
-        except Exception:
-            answer = None
-        if answer is not None:
-            fits.append(name)
-    return tuple(fits)
-
-
-def _spans(model: Any) -> Iterator[int]:
-    """Windows, chunks and blocks by the names that people give them."""
-    holders = [*model.modules(), getattr(model, "config", None)]
-    found = set()
-    for holder in holders:
-        for name, value in list(vars(holder).items()) if holder is not None else ():
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if whole and SPANS.fullmatch(name) and 2 <= value <= 80:
-                found.add(value)
-    yield from sorted(found)
+    inputs = runner.inputs()
+    names = ours or ("eager", "sdpa")
+    return tuple(n for n in names if runner.attempt(inputs, Setting(attention=n)) is not None)

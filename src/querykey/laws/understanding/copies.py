@@ -1,4 +1,4 @@
-"""The bench: copies of a model, and one way to call them."""
+"""Copies of one model to experiment on, and the one way to call them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -17,63 +17,37 @@ import numpy as np
 import torch
 from torch import nn
 
+from querykey.laws.private import attention_implementation
+from querykey.laws.run import PLAIN, Inputs, Setting
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_in, randomise, shake
 
-Inputs = dict[str, Any]
 MACHINERY = set(vars(nn.Module())) - {"_buffers"}  # hooks, modules, parameters, the mode
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One way of calling a model among those that users leave to chance."""
+class Recipe:
+    """How the weights and the precision of a model's copies are chosen."""
 
-    weights: str = "random"
-    given: tuple[tuple[str, Any], ...] = ()  # optional arguments given on top
-    train: bool = False
-    attention: str | None = None  # the implementation, where a model has several
-    embeds: bool = False  # embeddings in place of ids
-    batch: int = 3
-    length: int = 13
-    mask: bool = False  # a mask that hides nothing is given
-    again: bool = False  # after another call, with other random numbers
-    dropout: bool = False  # dropout may act
-    bare: bool = False  # in the copy's own precision, nothing intercepted
-
-    def __str__(self) -> str:
-        return ", ".join(f"{k}={v}" for k, v in self.label().items()) or "as it comes"
-
-    def label(self) -> dict[str, Any]:
-        """What differs from the plainest call."""
-        plain = Setting()
-        said: dict[str, Any] = dict(self.given)
-        for name in ("weights", "train", "attention", "embeds", "batch", "length", "mask"):
-            if getattr(self, name) != getattr(plain, name):
-                said[name] = getattr(self, name)
-        return said
+    seed: int = 0
+    wide: bool = True  # float64; float32 where the model refuses that
+    noisy: bool = False  # own weights get a little noise, so that equal values differ
 
 
 @dataclass
-class Bench:
-    """Copies of one model to experiment on; the model itself is never run or changed."""
+class ModelCopies:
+    """Copies of one model, made when they are first needed; the model itself is never run."""
 
     subject: Subject
-    seed: int = 0
-    wide: bool = True
-    shaken: bool = False  # own weights get a little noise, so that equal values differ
-    twins: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
+    recipe: Recipe = Recipe()
+    made: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
     states: dict[nn.Module, list[dict[str, Any]]] = field(default_factory=dict)  # as they began
-    seen: set[str] = field(default_factory=set)  # names of the torch functions that ran
+    functions: set[str] = field(default_factory=set)  # names of the torch functions that ran
 
     @cached_property
     def model(self) -> nn.Module:
-        """The user's model; look, do not touch."""
+        """The user's model, to be read and never to be run or changed."""
         return self.subject.model
-
-    @cached_property
-    def names(self) -> dict[nn.Module, str]:
-        """Where each module of the copy with random weights sits."""
-        return {module: path for path, module in self.twin().named_modules()}
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -84,61 +58,63 @@ class Bench:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the copies compute in."""
-        return torch.float64 if self.wide else torch.float32
+        """The precision that the copies compute in."""
+        return torch.float64 if self.recipe.wide else torch.float32
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the model is; inputs go there, answers come back."""
-        held = next(chain(self.model.parameters(), self.model.buffers()), None)
-        return torch.device("cpu") if held is None else held.device
+        """The device of the model: inputs are moved there, and answers back to the CPU."""
+        tensor = next(chain(self.model.parameters(), self.model.buffers()), None)
+        return torch.device("cpu") if tensor is None else tensor.device
 
-    def twin(self, setting: Setting | None = None) -> nn.Module:
-        """The copy for a setting: random or own weights, and with dropout switched on to train."""
-        setting = setting or Setting()
+    def by(self, recipe: Recipe) -> ModelCopies:
+        """Return copies of the same model that are made by another recipe."""
+        return replace(self, recipe=recipe, made={})
+
+    def of(self, setting: Setting = PLAIN) -> nn.Module:
+        """Return the copy for a setting: its weights, and its dropout switched on for training."""
         key = (setting.weights, setting.train)
-        if key not in self.twins:
-            twin = duplicate(self.model, self.wide)
+        if key not in self.made:
+            model = duplicate(self.model, self.recipe.wide)
             if setting.weights == "random":
-                randomise(twin, self.seed)
-            elif self.shaken:
-                shake(twin, self.seed)
+                randomise(model, self.recipe.seed)
+            elif self.recipe.noisy:
+                shake(model, self.recipe.seed)
             if setting.train:
-                turn_dropout_on(twin)
-                twin.train()
-                self.states[twin] = _state(twin)
-            self.twins[key] = twin
-        return self.twins[key]
+                turn_dropout_on(model)
+                model.train()
+                self.states[model] = _state(model)
+            self.made[key] = model
+        return self.made[key]
 
-    def begin_anew(self, setting: Setting) -> None:
-        """Undo what earlier runs taught a copy in training: statistics, counters, attributes."""
-        twin = self.twin(setting)
-        states = _copied(twin, self.states.get(twin, []))
-        for module, began in zip(twin.modules(), states, strict=False):
-            held = vars(module)
-            for name in [n for n in held if n not in MACHINERY and n not in began]:
-                del held[name]
-            held.update(began)
+    def reset(self, setting: Setting) -> None:
+        """Undo what runs changed in a copy in training: statistics, counters, attributes."""
+        model = self.of(setting)
+        states = _copied(model, self.states.get(model, []))
+        for module, state in zip(model.modules(), states, strict=False):
+            attributes = vars(module)
+            for name in [n for n in attributes if n not in MACHINERY and n not in state]:
+                del attributes[name]
+            attributes.update(state)
 
-    def raw(self, inputs: Inputs, setting: Setting | None = None, as_given: bool = False) -> Any:
-        """Whatever the callable returns; it gets copies, unless what it does to them is asked."""
-        setting = setting or Setting()
-        if not as_given:
-            inputs = self.placed(inputs)
-        twin = self.twin(setting)
-        function = self.subject.on(twin)
-        with self.surroundings(twin, setting):
+    def call(self, inputs: Inputs, setting: Setting = PLAIN, in_place: bool = False) -> Any:
+        """Return the callable's output; it gets copies of the inputs unless `in_place`."""
+        if not in_place:
+            inputs = self.on_device(inputs)
+        model = self.of(setting)
+        function = self.subject.on(model)
+        with self.surroundings(model, setting):
             return self.bind(function, inputs)
 
-    def placed(self, inputs: Inputs) -> Inputs:
-        """Copies of the inputs on the model's device."""
+    def on_device(self, inputs: Inputs) -> Inputs:
+        """Return copies of the inputs on the model's device."""
         return {
             name: value.to(self.device, copy=True) if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()
         }
 
     def bind(self, function: Callable[..., Any], inputs: Inputs) -> Any:
-        """Call by name, and by place where the callable has no names."""
+        """Call a function by the names of its arguments, and by place where they have none."""
         order = [
             name
             for name, p in self.parameters.items()
@@ -150,43 +126,46 @@ class Bench:
         return function(*(inputs[name] for name in order), **rest)
 
     @contextmanager
-    def surroundings(self, twin: nn.Module, setting: Setting) -> Iterator[None]:
-        """Precision, a fixed seed, and the asked attention implementation."""
+    def surroundings(self, model: nn.Module, setting: Setting) -> Iterator[None]:
+        """Fix the precision, the random numbers and the attention implementation of a call."""
+        conditions = setting.conditions
+        seed = self.recipe.seed + conditions.again
         with ExitStack() as stack:
             devices = [self.device] if self.device.type == "cuda" else []
             stack.enter_context(torch.random.fork_rng(devices))
             # torch.manual_seed also notes, slowly, what devices that were never used must do.
-            torch.default_generator.manual_seed(self.seed + setting.again)
+            torch.default_generator.manual_seed(seed)
             if devices:
-                torch.cuda.manual_seed(self.seed + setting.again)
+                torch.cuda.manual_seed(seed)
             if setting.train:
-                stack.enter_context(_same_chance(self.seed + setting.again))
-            stack.enter_context(attention(twin, setting.attention))
-            if not setting.bare:
-                stack.enter_context(lifted(self.wide, not setting.dropout, self.seen))
-            elif all(p.dtype is torch.float64 for p in twin.parameters() if p.is_floating_point()):
+                stack.enter_context(_seeded(seed))
+            stack.enter_context(attention(model, setting.attention))
+            if not conditions.bare:
+                wide = self.recipe.wide
+                stack.enter_context(lifted(wide, not conditions.dropout, self.functions))
+            elif all(p.dtype is torch.float64 for p in model.parameters() if p.is_floating_point()):
                 stack.enter_context(new_tensors_in(torch.float64))
             yield
 
 
 def _state(model: nn.Module) -> list[dict[str, Any]]:
-    """Copies of the buffers and attributes of every module."""
-    held = [
+    """Return copies of the buffers and attributes of every module."""
+    attributes = [
         {name: value for name, value in vars(module).items() if name not in MACHINERY}
         for module in model.modules()
     ]
-    return _copied(model, held)
+    return _copied(model, attributes)
 
 
 def _copied(model: nn.Module, state: Any) -> Any:
-    """A copy on its own memory, but for the model's modules and parameters themselves."""
+    """Return a deep copy that shares only the model's modules and parameters."""
     parts = chain(model.modules(), model.parameters())
     return copy.deepcopy(state, {id(part): part for part in parts})
 
 
 @contextmanager
-def _same_chance(seed: int) -> Iterator[None]:
-    """Python's and NumPy's random numbers begin alike, as torch's do: some drop layers by them."""
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed Python's and NumPy's random numbers, too: some models drop layers by them."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -199,7 +178,7 @@ def _same_chance(seed: int) -> Iterator[None]:
 
 @contextmanager
 def attention(model: Any, wanted: str | None) -> Iterator[None]:
-    """Choose among the implementations that a `transformers` model or torch itself has."""
+    """Compute attention by one of the implementations that the model or torch itself has."""
     if wanted is None:
         yield
     elif wanted == "math":
@@ -213,7 +192,7 @@ def attention(model: Any, wanted: str | None) -> Iterator[None]:
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
     elif hasattr(model, "set_attn_implementation"):
-        before = model.config._attn_implementation
+        before = attention_implementation(model)
         model.set_attn_implementation(wanted)
         try:
             yield
@@ -231,7 +210,7 @@ def attention(model: Any, wanted: str | None) -> Iterator[None]:
 
 
 def backends_of(module: Any) -> tuple[str, ...]:
-    """The names that a module's `backend` may have, where its class lists them in `backends`."""
+    """Return the names that a module's `backend` may take, as its class lists in `backends`."""
     return getattr(module, "backends", ()) if isinstance(vars(module).get("backend"), str) else ()
 
 

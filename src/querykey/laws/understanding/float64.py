@@ -1,7 +1,7 @@
-"""A copy of a model in which a lawful deviation is rounding, and any other is not.
+"""Float64 copies of a model, in which what a lawful model deviates by is rounding.
 
-The copy computes in float64 (what asks for float32 inside gets float64), its dropout does nothing,
-and its weights are drawn anew, large enough that nothing hides behind a small initialisation.
+A copy computes in float64 (code that asks for float32 gets float64), its dropout does nothing, and
+its weights are drawn anew, large enough that nothing hides behind a small initialisation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from querykey.laws.private import CONVOLUTIONS, buffers_of, is_persistent
+
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
 CASTS = {"float", "half", "bfloat16"}
@@ -27,8 +29,8 @@ FUSED = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10} 
 GAIN = 1.2  # of a redrawn matrix: scores spread enough for every weight to matter
 
 
-class Lift(TorchFunctionMode):
-    """Inside, narrow floats become float64 (`wide`) and dropout keeps everything (`still`)."""
+class Float64Mode(TorchFunctionMode):
+    """Turns narrow floats into float64 (`wide`) and lets dropout keep everything (`still`)."""
 
     idle = False  # True while a tensor is rounded on purpose
 
@@ -55,7 +57,7 @@ class Lift(TorchFunctionMode):
                 return _grouped(*args, **kwargs)
             for value in args:
                 if value.__class__ is torch.dtype:
-                    args = tuple(_wider(each) for each in args)
+                    args = tuple(_wider(arg) for arg in args)
                     break
             if kwargs.get("dtype") in WIDER:
                 kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
@@ -65,14 +67,14 @@ class Lift(TorchFunctionMode):
 def _grouped(
     mat_a: torch.Tensor, mat_b: torch.Tensor, offs: torch.Tensor, bias=None, out_dtype=None
 ) -> torch.Tensor:
-    """Rows of `mat_a` up to each offset times their own matrix; torch's kernel refuses float64."""
+    """Multiply the rows up to every offset by their own matrix; torch's kernel refuses float64."""
     ends = [0, *offs.tolist()]
-    made = [
+    products = [
         mat_a[start:stop] @ matrix
         for start, stop, matrix in zip(ends, ends[1:], mat_b, strict=False)
     ]
-    made.append(mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1]))
-    return torch.cat(made)
+    products.append(mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1]))
+    return torch.cat(products)
 
 
 def _wider(value: Any) -> Any:
@@ -80,7 +82,7 @@ def _wider(value: Any) -> Any:
 
 
 def _without_dropout(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-    """Fused attention takes dropout as a number."""
+    """Return the arguments of fused attention with a dropout rate of 0."""
     place = FUSED[name]
     if len(args) > place:
         args = (*args[:place], 0.0, *args[place + 1 :])
@@ -91,15 +93,15 @@ def _without_dropout(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tu
 
 @contextmanager
 def lifted(wide: bool = True, still: bool = True, seen: set[str] | None = None) -> Iterator[None]:
-    """Run what is inside in float64 and without dropout, new tensors included."""
+    """Run the code inside in float64 and without dropout; new tensors are float64, too."""
     dtype = torch.float64 if wide else torch.get_default_dtype()
-    with new_tensors_in(dtype), Lift(wide, still, seen):
+    with new_tensors_in(dtype), Float64Mode(wide, still, seen):
         yield
 
 
 @contextmanager
 def new_tensors_in(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors that are made without a word on their precision have this one."""
+    """Make new tensors in this precision where the code names none."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -109,16 +111,16 @@ def new_tensors_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same values as `dtype` would hold them, lifted or not."""
-    before, Lift.idle = Lift.idle, True
+    """Return the values as `dtype` would hold them, inside a Float64Mode as well."""
+    before, Float64Mode.idle = Float64Mode.idle, True
     try:
         return tensor.to(dtype).to(tensor.dtype)
     finally:
-        Lift.idle = before
+        Float64Mode.idle = before
 
 
 def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
-    """A copy on its own memory, in evaluation mode, with every float in float64 if `wide`."""
+    """Return a copy on its own memory in evaluation mode, every float in float64 if `wide`."""
     # A model that has just been trained holds tensors that remember their graph: copied as values.
     held = [
         tensor
@@ -126,12 +128,12 @@ def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
         for tensor in _plain_tensors(module)
         if not tensor.is_leaf
     ]
-    twin = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in held})
-    twin.eval()
-    twin.zero_grad(set_to_none=True)
+    model = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in held})
+    model.eval()
+    model.zero_grad(set_to_none=True)
     if wide:
-        widen(twin)
-    return twin
+        widen(model)
+    return model
 
 
 def widen(model: nn.Module) -> None:
@@ -143,7 +145,7 @@ def widen(model: nn.Module) -> None:
                 module.register_buffer(
                     name,
                     buffer.to(WIDER[buffer.dtype]),
-                    persistent=name not in module._non_persistent_buffers_set,
+                    persistent=is_persistent(module, name),
                 )
         for name, value in list(vars(module).items()):
             if isinstance(value, torch.Tensor) and value.dtype in WIDER:
@@ -167,7 +169,7 @@ def randomise(model: nn.Module, seed: int = 0) -> None:
 
 
 def shake(model: nn.Module, seed: int = 0) -> None:
-    """Add a little noise to every weight, so that values which were equal differ."""
+    """Add a little noise to every weight, so that equal values become different."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -178,13 +180,14 @@ def shake(model: nn.Module, seed: int = 0) -> None:
 
 
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The copy that the laws run on, to try a reproduction by hand (call it under `lifted`)."""
-    twin = duplicate(model)
-    randomise(twin, seed)
-    return twin
+    """Return the copy that the laws run on, to try a reproduction by hand under `lifted`."""
+    drawn = duplicate(model)
+    randomise(drawn, seed)
+    return drawn
 
 
 def _redraw(module: nn.Module, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """Draw a matrix anew, or add noise to a vector."""
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(parameter.device, parameter.dtype)
     if parameter.dim() < 2:
@@ -194,8 +197,8 @@ def _redraw(module: nn.Module, parameter: torch.Tensor, generator: torch.Generat
 
 
 def _fan_in(module: nn.Module, parameter: torch.Tensor) -> float:
-    """How many inputs each output sums over, as far as a shape and a class can tell."""
-    if isinstance(module, nn.modules.conv._ConvNd):
+    """Return how many inputs an output sums over, as far as a shape and a class can tell."""
+    if isinstance(module, CONVOLUTIONS):
         return parameter[0].numel()
     if type(module).__name__ == "Conv1D":  # a Linear stored the other way round
         return parameter.shape[0]
@@ -205,6 +208,7 @@ def _fan_in(module: nn.Module, parameter: torch.Tensor) -> float:
 
 
 def _plain_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    for value in [*vars(module).values(), *module._buffers.values()]:
+    """Yield the module's buffers and the tensors that it keeps as plain attributes."""
+    for value in [*vars(module).values(), *buffers_of(module).values()]:
         if isinstance(value, torch.Tensor):
             yield value

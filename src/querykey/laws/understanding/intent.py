@@ -1,71 +1,65 @@
-"""Is it meant to be causal? A decoder that leaks must not pass for an encoder, nor the reverse."""
+"""Finding out whether a model is meant to be causal.
+
+A decoder that leaks must not pass for an encoder, nor an encoder for a decoder.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from querykey.laws.blaming.recorder import Call, Recorder
-from querykey.laws.runner import Specimen
-from querykey.laws.trial import Run
-from querykey.laws.understanding.copies import Setting
-from querykey.laws.understanding.outputs import Slot, tensors
-from querykey.laws.understanding.source_code import code_says
+from querykey.laws.run import PLAIN, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.understanding.facts import Intent
+from querykey.laws.understanding.influence import NothingSeenError, causal_parts, influence
+from querykey.laws.understanding.outputs import Slot
+from querykey.laws.understanding.source_code import sign_of_causality
 
 SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
-LEAVES = (
-    nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.GELU, nn.ReLU, nn.SiLU,
-    nn.Identity, nn.Tanh, nn.Sigmoid,
-)  # fmt: skip
 
 
-class NothingSeenError(ValueError):
-    """Answers that are not finite: who depends on whom cannot be seen through that."""
+def find_intent(runner: Runner) -> Intent:
+    """Return whether the model is meant to be causal, and which of its other outputs are."""
+    intent = _intent(runner)
+    return replace(intent, outputs=tuple(_causal_outputs(runner))) if intent.causal else intent
 
 
-@dataclass(frozen=True)
-class Intent:
-    """Meant to be causal or not, why we think so, and what speaks against it."""
-
-    causal: bool
-    why: str
-    doubt: str = ""
-
-
-def find_intent(specimen: Specimen) -> Intent:
-    """What its owner says, what its class says, what it does, what its parts and code say."""
-    said = specimen.bench.subject.causal
-    if said is not None:
-        return Intent(said, "as told")
-    if not specimen.anatomy.axis or specimen.anatomy.main.kind not in ("tokens", "features"):
+def _intent(runner: Runner) -> Intent:
+    """Ask the owner, then the library's class, then what the model does, its parts and its code."""
+    causal = runner.subject.causal
+    if causal is not None:
+        return Intent(causal, "as told")
+    if not runner.signature.axis or runner.signature.main.kind not in ("tokens", "features"):
         return Intent(False, "it takes no sequence")
-    told = _library_says(specimen.bench.model)
-    if told is not None:
-        return told
-    if not specimen.anatomy.sequential:
+    by_class = _intent_of_class(runner.copies.model)
+    if by_class is not None:
+        return by_class
+    if not runner.signature.sequential:
         return Intent(False, "it gives no answer per position")
     try:
-        back, ahead = influence(specimen, Setting())
+        back, ahead = influence(runner, PLAIN)
     except NothingSeenError as error:
         return Intent(False, str(error))
     if not ahead.any():
         if not back.any():
             return Intent(False, "no position looks at another")
         return Intent(True, "no position looks ahead")
-    return _despite_a_leak(specimen, back, ahead)
+    return _intent_despite_a_leak(runner, back, ahead)
 
 
-def also_causal(specimen: Specimen) -> Iterator[Slot]:
-    """Outputs beside the main one that look back, and ahead far less: those meant to be causal."""
-    for slot in specimen.anatomy.more:
-        anatomy = replace(specimen.anatomy, slot=slot)
+def _causal_outputs(runner: Runner) -> Iterator[Slot]:
+    """Yield the outputs beside the main one that look back, and ahead at far fewer pairs."""
+    for slot in runner.signature.more:
+        signature = replace(runner.signature, slot=slot)
         try:
-            back, ahead = influence(replace(specimen, anatomy=anatomy, known={}), Setting())
+            back, ahead = influence(
+                runner.supposing(replace(runner.facts, signature=signature)), PLAIN
+            )
         except Exception:  # what cannot be tried is not judged
             continue
         if back.shape[0] == back.shape[1] and _far_fewer(ahead, back):
@@ -73,36 +67,12 @@ def also_causal(specimen: Specimen) -> Iterator[Slot]:
 
 
 def _far_fewer(ahead: torch.Tensor, back: torch.Tensor) -> bool:
-    """Whether something is seen, and far fewer pairs ahead than back."""
+    """Return whether something is seen, and far fewer pairs ahead than back."""
     return bool(back.any()) and int((ahead > 0).sum()) <= 0.6 * int((back > 0).sum())
 
 
-def influence(specimen: Specimen, setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
-    """How strongly each answer depends on each earlier, and on each later, token: (i, j) tables."""
-    inputs = specimen.inputs(replace(setting, batch=1))
-    length = specimen.length_of(inputs)
-    many = specimen.take_rows(inputs, [0] * (length + 1))
-    other = specimen.take_rows(
-        specimen.inputs(replace(setting, batch=1), seed=1), [0] * (length + 1)
-    )
-    where = torch.zeros(length + 1, length, dtype=torch.bool)
-    where[1:] = torch.eye(length, dtype=torch.bool)
-    changed = specimen.with_other(many, other, where)
-    with torch.no_grad():
-        try:
-            answer = specimen.answer(Run(changed, setting))
-        except Exception:  # some models have room for few rows
-            rows = [specimen.take_rows(changed, [row]) for row in range(length + 1)]
-            answer = torch.cat([specimen.answer(Run(row, setting)) for row in rows])
-    if not answer.isfinite().all():
-        raise NothingSeenError("its answers are not finite, and do not show who looks where")
-    gap = (answer[1:] - answer[:1]).flatten(2).abs().amax(-1) / answer[0].pow(2).mean().sqrt()
-    gap = torch.where(gap > specimen.threshold, gap, 0.0).mT  # (answer i, token j)
-    return gap.tril(-1), gap.triu(1)
-
-
-def _library_says(model: Any) -> Intent | None:
-    """A `transformers` class is named after its purpose."""
+def _intent_of_class(model: Any) -> Intent | None:
+    """Return what a `transformers` class says by its name or configuration, or None."""
     config = getattr(model, "config", None)
     if not any(base.__module__.startswith("transformers.") for base in type(model).__mro__):
         return None
@@ -118,9 +88,9 @@ def _library_says(model: Any) -> Intent | None:
     return None
 
 
-def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor) -> Intent:
-    """It looks ahead. Is that a breach, or what it is for?"""
-    switch = _switch(specimen.bench.model)
+def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tensor) -> Intent:
+    """Decide for a model that looks ahead whether that is a fault, or what it is for."""
+    switch = _switch(runner.copies.model)
     if switch is not None:
         return Intent(switch[1], f"its attribute `{switch[0]}` is {switch[1]}")
     length = len(ahead)
@@ -132,7 +102,7 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
             "if it is meant to be causal throughout, say causal=True",
         )
     seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
-    if not seen_back and code_says(specimen.bench.model, always=False):
+    if not seen_back and sign_of_causality(runner.copies.model, always=False):
         return Intent(True, "it looks ahead only, as if its causal mask were turned round")
     if _far_fewer(ahead, back):
         pairs = length * (length - 1) // 2
@@ -141,18 +111,18 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
         )
     if float(ahead.mean()) < 0.25 * float(back.mean()):
         return Intent(True, "later tokens matter far less than earlier ones")
-    causal, open_ = _votes(specimen)
+    causal, open_ = causal_parts(runner)
     if open_ and causal >= open_:
         return Intent(True, f"{causal} of its {causal + open_} token-mixing modules are causal")
-    for setting in _variants(specimen):
+    for setting in _variants(runner):
         try:
-            back, ahead = influence(specimen, setting)
+            back, ahead = influence(runner, setting)
         except Exception:
             continue
         # Where nobody looks at anybody, as behind a mask turned round, nothing is told.
         if back.any() and not ahead.any():
             return Intent(True, f"it does not look ahead with {setting}")
-    code = code_says(specimen.bench.model)
+    code = sign_of_causality(runner.copies.model)
     if code:
         return Intent(True, code)
     # Two recurrences of opposite directions look like this, and so does a leak around the parts.
@@ -161,7 +131,7 @@ def _despite_a_leak(specimen: Specimen, back: torch.Tensor, ahead: torch.Tensor)
 
 
 def _prefix(ahead: torch.Tensor) -> int:
-    """The length of the one block at the start in which all look ahead, or 0."""
+    """Return the length of the one block at the start in which all look ahead, or 0."""
     size = int(ahead.any(0).nonzero().max()) + 1
     block = torch.zeros_like(ahead, dtype=torch.bool)
     block[:size, :size] = True
@@ -169,93 +139,23 @@ def _prefix(ahead: torch.Tensor) -> int:
     return size if whole and 3 <= size < len(ahead) else 0
 
 
-def _variants(specimen: Specimen) -> Iterator[Setting]:
-    if specimen.masks:
+def _variants(runner: Runner) -> Iterator[Setting]:
+    """Yield other settings, in some of which a model may turn out to be causal."""
+    if runner.facts.masks:
         yield Setting(mask=True)
-    for flag in specimen.flags:
-        yield Setting(given=((flag, True),))
-        yield Setting(given=((flag, False),))
+    for flag in runner.facts.arguments.flags:
+        yield Setting(arguments=((flag, True),))
+        yield Setting(arguments=((flag, False),))
     yield Setting(length=6)
     yield Setting(train=True)
 
 
 def _switch(model: nn.Module) -> tuple[str, bool] | None:
-    """An attribute of the user's own that says causal or not; True anywhere wins."""
-    found = []
+    """Return an attribute by which the user's code says causal or not; True anywhere wins."""
+    switches = []
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
             for name, value in getattr(holder, "__dict__", {}).items():
                 if SWITCHES.match(name) and isinstance(value, bool):
-                    found.append((name, value))
-    return max(found, key=lambda each: each[1], default=None)
-
-
-def _votes(specimen: Specimen) -> tuple[int, int]:
-    """How many innermost token-mixing modules are causal, and how many are not, each alone."""
-    setting = Setting()
-    recorder = Recorder(keep_arguments=True)
-    with torch.no_grad():
-        specimen.answer(Run(specimen.inputs(setting), setting), recorder)
-    verdicts: dict[str, str] = {}
-    for call in recorder.done:
-        if isinstance(call.module, LEAVES) or call.path in verdicts or not call.path:
-            continue
-        if any(path.startswith(f"{call.path}.") for path in verdicts):
-            continue  # a part of it mixes already
-        verdict = _alone(specimen, call, setting)
-        if verdict:
-            verdicts[call.path] = verdict
-    votes = list(verdicts.values())
-    return votes.count("causal"), votes.count("open")
-
-
-def _alone(specimen: Specimen, call: Call, setting: Setting) -> str:
-    """Call one module again with a single token changed, and see who notices."""
-    args, kwargs = call.arguments
-    batch, length = setting.batch, setting.length
-    place = None
-    for key, value in (*enumerate(args), *kwargs.items()):
-        if _is_sequence(value, batch, length):
-            place = key
-            break
-    if place is None:
-        return ""
-    value = args[place] if isinstance(place, int) else kwargs[place]
-    changed = value.clone()
-    axes = _axes(value, batch, length)
-    view = changed.movedim(axes, (0, 1))
-    middle = length // 2
-    noise = torch.randn(view[:, middle].shape, generator=torch.Generator().manual_seed(3))
-    view[:, middle] += noise.to(view) * view.std()
-    twin = specimen.bench.twin(setting)
-    try:
-        with torch.no_grad(), specimen.bench.surroundings(twin, setting):
-            both = []
-            for given in (value, changed):
-                new_args = tuple(
-                    given if (a is value or i == place) else a for i, a in enumerate(args)
-                )
-                new_kwargs = {k: given if v is value else v for k, v in kwargs.items()}
-                output = call.module(*new_args, **new_kwargs)
-                first = next(t for _, t in tensors(output) if _is_sequence(t, batch, length))
-                both.append(first.movedim(_axes(first, batch, length), (0, 1)))
-    except Exception:
-        return ""
-    gap = (both[0] - both[1]).flatten(2).abs().amax((0, 2)) / both[0].pow(2).mean().sqrt()
-    noticed = gap > specimen.threshold
-    if noticed[:middle].any():
-        return "open"
-    return "causal" if noticed[middle + 1 :].any() else ""
-
-
-def _is_sequence(value: Any, batch: int, length: int) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.is_floating_point()
-        and value.dim() >= 3
-        and {batch, length} <= set(value.shape[:2])
-    )
-
-
-def _axes(value: torch.Tensor, batch: int, length: int) -> tuple[int, int]:
-    return (0, 1) if value.shape[0] == batch and value.shape[1] == length else (1, 0)
+                    switches.append((name, value))
+    return max(switches, key=lambda switch: switch[1], default=None)

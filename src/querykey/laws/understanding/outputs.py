@@ -1,4 +1,4 @@
-"""What a forward returned, as named tensors; and where in them batch and positions are."""
+"""What a forward returned, as named tensors, and which of their axes are batch and positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 Path = tuple[str | int, ...]
 
-# What rides along with an answer and is none: caches, weights of attention, losses.
+# What is returned beside an answer: caches, weights of attention, losses.
 ASIDE = re.compile(
     r"past|cache|(?<!last_hidden_)states?$|mems|attention|loss|bucket|router|^encoder_", re.I
 )
@@ -30,10 +30,10 @@ class Slot:
         return "".join(f".{p}" if isinstance(p, str) else f"[{p}]" for p in self.path)
 
     def take(self, output: Any, batch: int) -> torch.Tensor:
-        """The tensor as (batch, positions, rest), or (batch, rest) where it has no positions."""
+        """Return the tensor as (batch, positions, rest), or (batch, rest) without positions."""
         tensor = follow(output, self.path)
-        if not isinstance(tensor, torch.Tensor):  # a switch made it a part of something
-            tensor = next(each for _, each in answers(tensor))
+        if not isinstance(tensor, torch.Tensor):  # a switch put it into a container
+            tensor = next(part for _, part in answers(tensor))
         if self.flat:
             tensor = tensor.reshape(batch, -1, *tensor.shape[1:])
             return tensor.flatten(2) if tensor.dim() > 3 else tensor
@@ -46,7 +46,7 @@ class Slot:
 
 
 def children(value: Any) -> Iterator[tuple[str | int, Any]]:
-    """The named parts of an output that is a container; nothing for any other object."""
+    """Yield the named parts of an output that is a container; nothing for any other object."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
@@ -58,7 +58,7 @@ def children(value: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def tensors(value: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Every tensor in an output, with its place, in the output's own order."""
+    """Yield every tensor in an output with its place, in the output's own order."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif len(path) < 6:
@@ -67,7 +67,7 @@ def tensors(value: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def answers(output: Any) -> Iterator[tuple[Path, torch.Tensor]]:
-    """The floating tensors that are the model's answer rather than what rides along."""
+    """Yield the floating tensors that may be the model's answer; no cache, weights or loss."""
     for path, tensor in tensors(output):
         aside = any(isinstance(part, str) and ASIDE.search(part) for part in path)
         if tensor.is_floating_point() and tensor.dim() > 0 and not (aside and len(path) > 0):
@@ -75,9 +75,9 @@ def answers(output: Any) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def follow(output: Any, path: Path) -> Any:
-    """The part of an output at this place."""
+    """Return the part of an output at this place."""
     for key in path:
-        if isinstance(output, torch.Tensor):  # a switch left only this
+        if isinstance(output, torch.Tensor):  # a switch left only the tensor
             break
         if isinstance(output, Mapping) or isinstance(key, int):
             output = output[key]
@@ -87,17 +87,17 @@ def follow(output: Any, path: Path) -> Any:
 
 
 def locate(shapes: list[dict[Path, tuple[int, ...]]], sizes: list[tuple[int, int]]) -> list[Slot]:
-    """Which axes follow batch and positions, seen by varying one at a time.
+    """Return the tensors whose axes follow batch and positions, seen by varying one at a time.
 
     Three runs: the base, one with a larger batch, one with more positions.
     """
-    found = []
+    slots = []
     for path, base in shapes[0].items():
         others = [run[path] for run in shapes[1:] if path in run]
         if len(others) < 2 or any(len(other) != len(base) for other in others):
             continue
         if all(s[0] == b * t for s, (b, t) in zip([base, *others], sizes, strict=True)):
-            found.append(Slot(path, None, None, flat=True))
+            slots.append(Slot(path, None, None, flat=True))
             continue
         wide, long = others
         batch = [a for a in range(len(base)) if wide[a] - base[a] == sizes[1][0] - sizes[0][0]]
@@ -106,5 +106,5 @@ def locate(shapes: list[dict[Path, tuple[int, ...]]], sizes: list[tuple[int, int
         seq = [a for a in moved if long[a] - base[a] == grow]
         if len(moved) > 1 or len(seq) != len(moved) or len(batch) > 1:
             continue  # attention maps, pooled or strided positions: no answer per position
-        found.append(Slot(path, batch[0] if batch else None, seq[0] if seq else None))
-    return found
+        slots.append(Slot(path, batch[0] if batch else None, seq[0] if seq else None))
+    return slots

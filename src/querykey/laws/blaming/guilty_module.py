@@ -1,0 +1,54 @@
+"""The module that is blamed: its path in the model, its class, and where that is written."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from querykey.laws.blaming.recorder import ModuleCall
+
+ROOT = "(model)"
+
+
+@dataclass(frozen=True)
+class GuiltyModule:
+    """A module of the checked model: its path, and its class with file and line."""
+
+    path: str
+    source: str
+
+
+def describe(call: ModuleCall) -> GuiltyModule:
+    """Return the module of a recorded call, as a report names it."""
+    return GuiltyModule(call.path or ROOT, source_of(call.module))
+
+
+def guilty_part(model: nn.Module, path: str) -> GuiltyModule:
+    """Return the submodule at this path, as a report names it."""
+    return GuiltyModule(path or ROOT, source_of(model.get_submodule(path)))
+
+
+def source_of(module: nn.Module) -> str:
+    """Return the class of a module, with the file and line of its forward."""
+    kind = type(module)
+    for place in (inspect.unwrap(kind.forward), kind):
+        try:
+            file, line = inspect.getsourcefile(place), inspect.getsourcelines(place)[1]
+        except (OSError, TypeError):
+            continue
+        return f"{kind.__name__}, {short_path(file or '')}:{line}"
+    return kind.__name__
+
+
+def short_path(file: str) -> str:
+    """Return a file's path from its package on, or from the current folder."""
+    parts = Path(file).parts
+    if "site-packages" in parts:
+        return "/".join(parts[parts.index("site-packages") + 1 :])
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return parts[-1] if parts else file

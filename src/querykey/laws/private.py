@@ -1,0 +1,36 @@
+"""Every private name of torch and transformers that the laws rely on, each with its purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+CONVOLUTIONS = nn.modules.conv._ConvNd
+AVERAGE_POOLS = nn.modules.pooling._AvgPoolNd
+
+
+def buffers_of(module: nn.Module) -> dict[str, Any]:
+    """Return the module's own buffers by name, those that are None as well."""
+    return module._buffers
+
+
+def names_of_parts(module: nn.Module) -> list[str]:
+    """Return the names of a module's own parameters, buffers and submodules, None or not."""
+    return [*module._parameters, *module._buffers, *module._modules]
+
+
+def is_persistent(module: nn.Module, name: str) -> bool:
+    """Return whether a buffer belongs to the module's state dict."""
+    return name not in module._non_persistent_buffers_set
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place."""
+    return tensor._version
+
+
+def attention_implementation(model: Any) -> str | None:
+    """Return the attention implementation that a transformers model uses, or None."""
+    return getattr(getattr(model, "config", None), "_attn_implementation", None)

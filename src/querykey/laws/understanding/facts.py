@@ -1,0 +1,152 @@
+"""What was found out about a model, as one frozen value that every law reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.laws.understanding.outputs import Path, Slot
+from querykey.laws.understanding.signature import CallSignature
+
+WIDE, NARROW = 1e-6, 2e-3  # a relative deviation below these, in float64 and float32, is rounding
+FLOORS = 1e3  # and so is one below so many times the measured floor, which may not exceed BLIND
+BLIND = 1e-3
+REAL = re.compile(r"attention_mask|real|valid")  # names by which a 1 marks a real token
+
+
+@dataclass(frozen=True)
+class MaskArgument:
+    """An argument that tells a model which tokens are real and which are padding."""
+
+    name: str
+    axis: str  # the length that it covers
+    hides: bool = False  # True: a 1 marks padding, as in torch.nn
+    dtype: torch.dtype = torch.long
+
+    def value(self, real: torch.Tensor) -> torch.Tensor:
+        """Return what to pass for this (batch, positions) table of real tokens."""
+        real = real.bool()
+        return (~real if self.hides else real).to(self.dtype)
+
+    @property
+    def names_real(self) -> bool:
+        """Return whether its name settles that a 1 marks a real token."""
+        return bool(REAL.search(self.name))
+
+
+@dataclass(frozen=True)
+class PositionArgument:
+    """An argument that takes the position of every token."""
+
+    name: str
+    offset: int = 0  # the number of the first position
+    batched: bool = True
+
+    def value(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return what to pass for these positions, which count from 0."""
+        return (positions if self.batched else positions[0]) + self.offset
+
+
+@dataclass(frozen=True)
+class OptionalArguments:
+    """The optional arguments and switches of a model whose meaning is known."""
+
+    masks: tuple[MaskArgument, ...] = ()
+    positions: PositionArgument | None = None
+    embeds: str | None = None  # takes embeddings in place of ids
+    flags: tuple[str, ...] = ()  # switches such as use_cache
+    implementations: tuple[str, ...] = ()  # of attention
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Whether a model is meant to be causal, why we think so, and what speaks against it."""
+
+    causal: bool
+    why: str = ""
+    doubt: str = ""
+    outputs: tuple[Slot, ...] = ()  # outputs beside the main one that are meant to be causal
+
+
+@dataclass(frozen=True)
+class CacheProtocol:
+    """Where a cache goes in, where it comes out, and what else every call needs."""
+
+    argument: str | None  # None: the model keeps its cache to itself
+    source: Path | None  # its place in the output; None: the cache that is passed is changed
+    arguments: tuple[tuple[str, Any], ...] = ()
+    start: str | None = None  # the argument that takes the number of tokens so far
+    make: Callable[[nn.Module, int], Any] | None = (
+        None  # makes the first cache, where one is needed
+    )
+    step: Callable[..., Any] | None = None  # (model, inputs, cache or None) -> output, cache
+
+    def __str__(self) -> str:
+        if self.step:
+            return "as told"
+        return self.argument or f"kept inside, told {self.start}"
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The precision that copies compute in, and how far rounding alone moves an answer."""
+
+    wide: bool = True  # float64; float32 where the model refuses that
+    floor: float = 0.0
+
+    @property
+    def threshold(self) -> float:
+        """Return the relative deviation above which a difference is not rounding."""
+        return max(WIDE if self.wide else NARROW, min(FLOORS * self.floor, BLIND))
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model is: its call, its arguments, its cache, and whether it is causal."""
+
+    signature: CallSignature
+    rounding: Rounding = Rounding()
+    arguments: OptionalArguments = OptionalArguments()
+    intent: Intent = Intent(False)
+    cache: CacheProtocol | None = None
+    spans: tuple[int, ...] = ()  # sizes of windows and chunks that the model's attributes name
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of model in one word, as a report shows it."""
+        if self.signature.main.kind == "image":
+            return "vision"
+        if not self.signature.sequential:
+            return "classifier" if not self.causal else "decoder"
+        if self.signature.others():
+            return "encoder-decoder" if self.causal else "cross-attention"
+        return "decoder" if self.causal else "encoder"
+
+    @property
+    def causal(self) -> bool:
+        """Return whether the model is meant to be causal."""
+        return self.intent.causal
+
+    @property
+    def masks(self) -> tuple[MaskArgument, ...]:
+        """Return the arguments that take a padding mask."""
+        return self.arguments.masks
+
+    @property
+    def floor(self) -> float:
+        """Return how far rounding alone moves an answer."""
+        return self.rounding.floor
+
+    @property
+    def threshold(self) -> float:
+        """Return the relative deviation above which a difference is not rounding."""
+        return self.rounding.threshold
+
+    def masks_over(self, axis: str) -> list[MaskArgument]:
+        """Return the mask arguments over one length."""
+        return [mask for mask in self.masks if mask.axis == axis]
