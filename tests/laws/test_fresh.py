@@ -708,5 +708,5 @@ def test_a_second_output_may_be_causal_or_not(ahead):
 
 
 def test_no_long_text_is_tried_where_a_missing_row_would_end_the_process():
-    bench = SimpleNamespace(device=torch.device("cuda"))
-    assert list(long(SimpleNamespace(bench=bench))) == []
+    copies = SimpleNamespace(device=torch.device("cuda"))
+    assert list(long(SimpleNamespace(copies=copies))) == []

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+GROUPED_PRODUCTS = ("grouped_mm", "_grouped_mm")  # the kernel of mixtures of experts
+# The attributes of every module that hold its hooks, submodules, parameters and mode.
+MACHINERY = set(vars(nn.Module())) - {"_buffers"}
 CONVOLUTIONS = nn.modules.conv._ConvNd
 AVERAGE_POOLS = nn.modules.pooling._AvgPoolNd
 

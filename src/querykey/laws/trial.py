@@ -125,7 +125,7 @@ def moved_in_words(size: float) -> str:
     """Return a relative deviation as the verb of a sentence."""
     if not math.isfinite(size):
         return "changed its shape or is not finite"
-    return f"moved by {size:.2g} of its typical size"
+    return f"moved by {size:.2g}"
 
 
 def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:

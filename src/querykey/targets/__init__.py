@@ -8,7 +8,8 @@ A name that cannot be built raises a TargetError of one sentence that says what 
 """
 
 from querykey.targets.describe import describe
-from querykey.targets.huggingface import pairs
+from querykey.targets.generation import generates, greedy
+from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input, find_inputs, floating, is_lazy, quiet, uncompiled
 from querykey.targets.target import PRESETS, Target, TargetError, build
 
@@ -21,8 +22,11 @@ __all__ = [
     "describe",
     "find_inputs",
     "floating",
+    "generates",
+    "greedy",
     "is_lazy",
     "pairs",
+    "preload",
     "quiet",
     "uncompiled",
 ]

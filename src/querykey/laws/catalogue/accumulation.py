@@ -40,8 +40,8 @@ def accumulation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if worst > runner.facts.threshold:
         guilty = _mixer(runner, setting) or _owner(model, name)
     note = (
-        f"the gradient of {name} for {setting.batch} rows differs from the sum over the rows by "
-        f"{worst:.2g} of its typical size"
+        f"the gradient of {name} for {setting.batch} rows is not the sum over the rows: it differs "
+        f"by {worst:.2g}"
     )
     yield Outcome(worst, note, setting, evidence=Evidence(module=guilty))
     model.zero_grad(set_to_none=True)

@@ -17,7 +17,8 @@ from querykey.laws.law import Law
 from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome, Trial
-from querykey.targets import generation
+from querykey.targets import generates as library_generates
+from querykey.targets import greedy
 
 PROMPT, NEW = 5, 6
 COUNTS = re.compile(r"^(max_|num_|n_)?(new_)?(tokens?|steps?|len|length|seq_len)$|^n$|^count$")
@@ -60,7 +61,7 @@ def generates(runner: Runner) -> str:
 def _generator(runner: Runner) -> str:
     """Return what generates: the library, the model's own method, or we with its cache."""
     model = runner.copies.model
-    if generation.generates(model):
+    if library_generates(model):
         return "library"
     if callable(getattr(model, "generate", None)) and not runner.signature.others():
         return "own"
@@ -101,8 +102,8 @@ def _outcome(runner: Runner, setting: Setting, prompt: Inputs, ids: torch.Tensor
         raise ValueError("its generate draws tokens by a chance that cannot be kept from acting")
     who = "generating with the cache" if _generator(runner) == "cache" else "its generate"
     note = (
-        f"{who}{padded} takes a token for position {start + place} of row {row} that one forward "
-        f"pass scores {gap:.2g} (of the scores' typical size) below the highest"
+        f"{who}{padded} takes a token at position {start + place} of row {row} that forward scores "
+        f"{gap:.2g} below the highest"
     )
     trial = _split(runner, setting, inputs, start, f"{who} was asked{padded}")
     whole_model = ModuleCall("", runner.copies.of(setting), [])  # unless the trial names a part
@@ -136,7 +137,7 @@ def _generated(runner: Runner, setting: Setting, prompt: Inputs) -> torch.Tensor
             positions = runner.facts.arguments.positions
             if positions:
                 passed.pop(positions.name, None)  # its generate counts by itself
-            return generation.greedy(model, passed, NEW, main).cpu()
+            return greedy(model, passed, NEW, main).cpu()
         return _by_own_method(model, passed, main.name).cpu()
 
 
@@ -196,7 +197,7 @@ def _by_own_method(model: Any, prompt: Inputs, main: str) -> torch.Tensor:
 def _regret(runner: Runner, scores: torch.Tensor, ids: torch.Tensor, start: int):
     """Return how far below the best score every token lies, relative to the scores' size."""
     low, high = (runner.signature.main.low, runner.signature.main.high)
-    if not generation.generates(runner.copies.model):
+    if not library_generates(runner.copies.model):
         low, high = 0, scores.shape[-1]
     tokens = ids[:, start:]
     ends = torch.isin(tokens, torch.tensor(sorted(_special(runner.copies.model)), dtype=torch.long))

@@ -64,7 +64,7 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             near = _answer(runner, exact, cast, setting, wide=True)
         error, budget = _rms(low, high), ROOM * _rms(near, high) + SLACK[dtype]
         note = (
-            f"in {name} answers err by {error:.1e} of their typical size, where rounding the "
+            f"in {name} answers err by {error:.1e}, where rounding the "
             f"output of every module allows {budget:.1e}"
         )
         yield Outcome(_scaled(runner, error, budget), note, setting)

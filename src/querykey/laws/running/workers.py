@@ -19,7 +19,7 @@ from typing import Any
 from querykey.laws.check import as_subject, choose, run_check
 from querykey.laws.report import Finding, Report, versions
 from querykey.laws.running.store import Store, question
-from querykey.targets import TargetError
+from querykey.targets import TargetError, preload
 from querykey.words import last_line
 
 WEIGHTS = "both"
@@ -114,9 +114,7 @@ def _load(targets: list[str]) -> None:
 
     torch.set_num_threads(1)
     if any(name.startswith("hf:") or os.path.isdir(name) for name in targets):
-        from querykey.targets import huggingface
-
-        huggingface.preload()
+        preload()
 
 
 def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:

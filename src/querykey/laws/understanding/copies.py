@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from querykey.laws.private import attention_implementation
+from querykey.laws.private import MACHINERY, attention_implementation
 from querykey.laws.run import PLAIN, Inputs, Setting
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_in, randomise, shake
-
-MACHINERY = set(vars(nn.Module())) - {"_buffers"}  # hooks, modules, parameters, the mode
 
 
 @dataclass(frozen=True)

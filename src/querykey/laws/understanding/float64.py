@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from querykey.laws.private import CONVOLUTIONS, buffers_of, is_persistent
+from querykey.laws.private import CONVOLUTIONS, GROUPED_PRODUCTS, buffers_of, is_persistent
 
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
@@ -53,7 +53,7 @@ class Float64Mode(TorchFunctionMode):
         if self.wide:
             if name in CASTS and len(args) == 1:
                 return args[0].double()
-            if name in ("grouped_mm", "_grouped_mm") and args[0].dtype is torch.float64:
+            if name in GROUPED_PRODUCTS and args[0].dtype is torch.float64:
                 return _grouped(*args, **kwargs)
             for value in args:
                 if value.__class__ is torch.dtype:
