@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"[\d.]+e[+-]\d\d[,;]?")
+NUMBER = re.compile(r"\d+\.\d+(e[+-]\d\d)?[,;]?")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
 
