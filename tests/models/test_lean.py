@@ -11,7 +11,7 @@ import querykey as qk
 from querykey.models import build, preset
 from querykey.models.decoding.lean import _mkl_is_at_home, lean
 from querykey.models.presets import llama
-from querykey.nn import MLP, Block, BlockConfig, MLPConfig
+from querykey.nn import MLP, AttentionConfig, Block, BlockConfig, MLPConfig, MultiHeadAttention
 
 PACKED = torch.ops.mkldnn._linear_pointwise
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, PACKED)
@@ -77,6 +77,19 @@ def test_mkl_is_at_home_on_intels_processors(name, at_home, monkeypatch):
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"cpu_name": name}, raising=False)
     monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
     assert _mkl_is_at_home.__wrapped__() is at_home
+
+
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(5, 5), (3, 7)])
+@pytest.mark.parametrize("source_width", [None, 6])
+@torch.no_grad()
+def test_products_are_joined_where_they_have_one_input(key_dim, value_dim, source_width):
+    torch.manual_seed(0)
+    config = AttentionConfig(4, 2, key_dim, value_dim)
+    attention = MultiHeadAttention(8, config, source_width=source_width).double()
+    twin, x = lean(attention, rows=2), torch.randn(2, 1, 8).double()
+    source = None if source_width is None else torch.randn(2, 5, source_width).double()
+    assert hasattr(twin, "qkv") is (source is None and key_dim == value_dim)
+    assert (twin(x, source) - attention(x, source)).abs().max() < 1e-12
 
 
 def test_an_idle_dropout_is_left_out():

@@ -22,7 +22,9 @@ from querykey.attention import (
     State,
     blank,
     empty_state,
+    join_heads,
     repeat_heads,
+    split_heads,
     weighted_sum,
     weights,
 )
@@ -143,7 +145,7 @@ class MultiHeadAttention(nn.Module):
 
     def join(self, out: Tensor) -> Tensor:
         """Turn (batch, heads, tokens, value_dim) into (batch, tokens, width)."""
-        joined = out.transpose(1, 2).flatten(2)
+        joined = join_heads(out)
         return joined if self.o is None else self.o(joined)
 
     def _attend_with_dropout(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -218,8 +220,3 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Turn (batch, tokens, heads * features) into (batch, heads, tokens, features)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
