@@ -80,7 +80,7 @@ def test_mkl_is_at_home_on_intels_processors(name, at_home, monkeypatch):
 
 
 @pytest.mark.parametrize(("key_dim", "value_dim"), [(5, 5), (3, 7)])
-@pytest.mark.parametrize("source_width", [None, 6])
+@pytest.mark.parametrize("source_width", [None, 8])
 @torch.no_grad()
 def test_products_are_joined_where_they_have_one_input(key_dim, value_dim, source_width):
     torch.manual_seed(0)
