@@ -78,6 +78,7 @@ _ROOMS = (
     "targets",
     "costs",
     "laws",
+    "train",
     "cli",
 )
 

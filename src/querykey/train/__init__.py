@@ -1,0 +1,22 @@
+"""Training: objectives, data, a loop whose runs resume exactly, and many ranks.
+
+    from querykey.train import read_config, run
+    result = run(read_config("config.toml"))
+
+A run is a folder: its config, a log of JSON lines, checkpoints, and what it ran on.
+"""
+
+from querykey.train.config import ConfigError, TrainConfig, read_config
+from querykey.train.loop import Progress, Result, Trainer, TrainError
+from querykey.train.run import run
+
+__all__ = [
+    "ConfigError",
+    "Progress",
+    "Result",
+    "TrainConfig",
+    "TrainError",
+    "Trainer",
+    "read_config",
+    "run",
+]

@@ -1,0 +1,170 @@
+"""Checkpoints that are whole or not there: written aside, hashed, then renamed.
+
+    save(folder, step, tensors, record)          # on every rank
+    checkpoint = latest(folder)                  # the newest one whose hashes are right
+    record = load(checkpoint, tensors)           # into the tensors, sharded over ranks or not
+
+A checkpoint is a folder of safetensors files, written by torch.distributed.checkpoint so that any
+number of ranks can read what any other number wrote, and a manifest in JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from querykey.errors import QuerykeyError
+
+MANIFEST, SCHEMA = "manifest.json", 1
+Tensors = dict[str, Tensor]
+
+
+class CheckpointError(QuerykeyError):
+    """Says what is wrong with a checkpoint, and where it lies."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are all there, with the hashes that the manifest names."""
+
+    folder: Path
+    step: int
+    record: dict[str, Any]
+
+
+def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> None:
+    """Write a checkpoint of one step, then remove all but the newest `keep`.
+
+    Every rank calls this with its tensors. A process that dies on the way leaves the older
+    checkpoints as they were.
+    """
+    final, partial = folder / f"step-{step:08d}", folder / f"partial-{step:08d}"
+    if _is_first():
+        shutil.rmtree(partial, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    _wait()
+    with _quiet():
+        writer = dcp.HuggingFaceStorageWriter(str(partial), save_distributed=True)
+        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    _wait()
+    if _is_first():
+        names = sorted(file.name for file in partial.iterdir())
+        hashes = {name: _synced_hash(partial / name) for name in names}
+        manifest = {"schema": SCHEMA, "step": step, "files": hashes, "record": record}
+        _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        _sync_folder(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(partial, final)
+        _sync_folder(folder)
+        for old in _steps(folder)[keep:]:
+            shutil.rmtree(old, ignore_errors=True)
+    _wait()
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole; a warning names each one that is not."""
+    for candidate in _steps(folder):
+        try:
+            return verified(candidate)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; an older checkpoint is taken", stacklevel=2)
+    return None
+
+
+def verified(folder: Path) -> Checkpoint:
+    """Return the checkpoint in a folder, or raise the error that says which file is not right."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        schema, step = manifest["schema"], manifest["step"]
+        files, record = manifest["files"], manifest["record"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint `{folder}` has no readable {MANIFEST}") from error
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"checkpoint `{folder}` has schema {schema}, and this version reads {SCHEMA}"
+        )
+    for name, expected in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint `{folder}` lacks its file {name}")
+        if _hash(file) != expected:
+            raise CheckpointError(f"checkpoint `{folder}` has a damaged file, {name}")
+    return Checkpoint(folder, step, record)
+
+
+def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
+    """Read a checkpoint into tensors of the same names, each rank its own part of them."""
+    reader = dcp.HuggingFaceStorageReader(str(checkpoint.folder))
+    stored = reader.read_metadata().state_dict_metadata
+    for name, tensor in tensors.items():
+        if name not in stored:
+            raise CheckpointError(f"checkpoint `{checkpoint.folder}` has no tensor `{name}`")
+        size = getattr(stored[name], "size", tensor.shape)
+        if tuple(size) != tuple(tensor.shape):
+            raise CheckpointError(
+                f"checkpoint `{checkpoint.folder}`: `{name}` is {tuple(size)} there and "
+                f"{tuple(tensor.shape)} in the model"
+            )
+    with _quiet(), torch.no_grad():
+        dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Return the folders of finished checkpoints, the newest first."""
+    return sorted(folder.glob("step-*"), key=lambda path: path.name, reverse=True)
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _wait() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the remark that a single process saves alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _synced_hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write_synced(file: Path, text: str) -> None:
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

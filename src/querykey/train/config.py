@@ -1,0 +1,252 @@
+"""What a training run is, as frozen values; read from TOML and from flags of the command line.
+
+    config = read_config("config.toml", {"steps": "500", "optimizer.rate": "1e-3"})
+
+A flag names a field, with its section where two sections have a field of that name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from querykey.errors import QuerykeyError
+from querykey.words import last_line, share, suggest, whole
+
+
+class ConfigError(QuerykeyError):
+    """Says which field of a training configuration is wrong, and what it should be."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where samples come from, and how text becomes tokens."""
+
+    name: str = "stdlib"  # see `qk train --list`
+    path: str = ""  # files or a folder; empty: embedded, generated, or found in QUERYKEY_DATA
+    tokenizer: Literal["bytes", "characters", "bpe"] = "bytes"
+    vocabulary: int = 1024  # of a BPE tokenizer that is trained here
+    length: int = 64  # tokens of a sample, at most
+    samples: int = 10000  # how many a generated task has
+
+    def __post_init__(self):
+        _check(self, whole, "vocabulary", "length", "samples")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model by name, and its sizes where the name leaves them open."""
+
+    name: str = "gpt"  # a preset of querykey.models, or any target: `hf:gpt2`, `file.py:factory`
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    dropout: float = 0.0
+    latent: int = 20  # of an autoencoder
+
+    def __post_init__(self):
+        _check(self, whole, "layers", "heads", "width", "latent")
+        _check(self, share, "dropout")
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What the model is trained to do."""
+
+    name: str = "causal"  # see `qk train --list`
+    share: float = 0.15  # of tokens, features or patches that are hidden, where some are
+    noise: float = 0.5  # standard deviation of a denoising autoencoder's noise
+
+    def __post_init__(self):
+        _check(self, share, "share")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights follow gradients."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    rate: float = 1e-3
+    schedule: Literal["cosine", "constant", "linear"] = "cosine"
+    warmup: int = 0  # steps over which the rate rises from 0
+    decay: float = 0.1  # of weights; matrices alone
+    clip: float = 1.0  # the largest norm of a gradient; 0: any
+    betas: tuple[float, float] = (0.9, 0.99)
+    momentum: float = 0.0  # of SGD
+
+    def __post_init__(self):
+        _check(self, lambda name, value: whole(name, value, least=0), "warmup")
+        _check(self, _not_negative, "rate", "decay", "clip")
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long, how much at once, and how often something is written."""
+
+    steps: int = 2000
+    batch: int = 12  # samples of one step, over all ranks and pieces
+    pieces: int = 1  # into how many pieces each rank cuts its share of a step
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    compile: bool = False
+    seed: int = 0
+    evaluate_every: int = 250  # steps; 0: only at the end
+    save_every: int = 500  # steps; 0: only at the end
+    keep: int = 2  # checkpoints
+    device: str = "auto"
+    shard: bool = False  # FSDP2 in place of DDP, where there are several ranks
+
+    def __post_init__(self):
+        _check(self, whole, "steps", "batch", "pieces", "keep")
+        _check(
+            self,
+            lambda name, value: whole(name, value, least=0),
+            "seed", "evaluate_every", "save_every",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run: its folder, and one section for each part of it."""
+
+    folder: str = "runs/run"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, section by section."""
+        return asdict(self)
+
+
+SECTIONS = tuple(f.name for f in fields(TrainConfig) if f.name != "folder")
+
+
+def read_config(
+    source: str | Path | Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None
+) -> TrainConfig:
+    """Return the config of a TOML file (or of a dict of sections), with flags put on top."""
+    values = _read_toml(source) if isinstance(source, str | Path) else dict(source or {})
+    where = f"`{source}`" if isinstance(source, str | Path) else "the configuration"
+    values = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    for flag, text in (flags or {}).items():
+        section, name = _place(flag)
+        target = values if section is None else values.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"`{section}` in {where} is a section, written [{section}]")
+        target[name] = text
+    return _build(TrainConfig, values, where)
+
+
+def _read_toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` is no TOML: {last_line(error)}") from error
+
+
+def flag_names() -> dict[str, tuple[str | None, str]]:
+    """Return each flag with the section and the field that it sets."""
+    names: dict[str, tuple[str | None, str]] = {"folder": (None, "folder")}
+    owners: dict[str, list[str]] = {}
+    for section in SECTIONS:
+        for f in fields(_section_type(section)):
+            names[f"{section}.{f.name}"] = (section, f.name)
+            owners.setdefault(f.name, []).append(section)
+    for name, sections in owners.items():
+        if len(sections) == 1 and name not in names:
+            names[name] = (sections[0], name)
+    return names
+
+
+def _section_type(section: str) -> type:
+    return typing.get_type_hints(TrainConfig)[section]
+
+
+def _place(flag: str) -> tuple[str | None, str]:
+    names, flag = flag_names(), flag.replace("-", "_")
+    if flag not in names:
+        sections = [name for name in names if name.endswith(f".{flag}")]
+        if sections:
+            several = " or ".join(f"--{name}" for name in sections)
+            raise ConfigError(f"`--{flag}` is in several sections; write {several}")
+        raise ConfigError(f"there is no field `{flag}`{suggest(flag, names)}")
+    return names[flag]
+
+
+def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """Return the dataclass with these values, each of its field's type."""
+    hints = typing.get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise ConfigError(f"{where} has no field `{name}`{suggest(name, hints)}")
+    arguments = {}
+    for name, value in values.items():
+        if is_dataclass(hints[name]):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"`{name}` in {where} is a section, written [{name}]")
+            arguments[name] = _build(hints[name], value, f"[{name}] of {where}")
+        else:
+            arguments[name] = _converted(name, value, hints[name], where)
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _converted(name: str, value: Any, hint: Any, where: str) -> Any:
+    """Return a TOML value, or the text of a flag, as a value of the field's type."""
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value in choices:
+            return value
+        wanted = f"one of {', '.join(map(str, choices))}{suggest(str(value), map(str, choices))}"
+    elif origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        if isinstance(parts, list | tuple) and len(parts) == len(choices):
+            pairs = zip(parts, choices, strict=True)
+            return tuple(_converted(name, part, kind, where) for part, kind in pairs)
+        wanted = f"{len(choices)} numbers"
+    else:
+        assert not isinstance(hint, types.UnionType)
+        converted = _scalar(value, hint)
+        if converted is not None:
+            return converted
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(
+            hint, "a text"
+        )
+    raise ConfigError(f"`{name}` in {where} is {wanted}; got {value!r}")
+
+
+def _scalar(value: Any, kind: type) -> Any:
+    """Return the value as an int, float, bool or str; None where it is none."""
+    if kind is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        return value if isinstance(value, bool) else words.get(str(value).lower())
+    if kind is str:
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = kind(value)
+    except ValueError:
+        return None
+    return None if kind is int and isinstance(value, float) else number
+
+
+def _check(config: Any, rule: Any, *names: str) -> None:
+    for name in names:
+        rule(name, getattr(config, name))
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"{name} is at least 0; got {value}")

@@ -1,0 +1,76 @@
+"""What a source of training data answers: samples by number, and what a model must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from querykey.errors import QuerykeyError
+from querykey.train.data.tokenizers import Tokenizer
+
+
+class DataError(QuerykeyError):
+    """Says which data could not be read or do not fit, and what to do."""
+
+
+class Source(Protocol):
+    """Samples by number; the same number is the same sample whenever it is asked."""
+
+    def __len__(self) -> int:
+        """Count the samples of an epoch."""
+        ...
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
+        """Return one sample; a text is cut at other places in each epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model must know of its data; 0 and () where that does not apply."""
+
+    vocabulary: int = 0  # special tokens included
+    length: int = 0  # tokens of a sample, at most
+    classes: int = 0
+    image: tuple[int, ...] = ()  # channels, height, width
+    features: int = 0  # of a vector
+    tokenizer: Tokenizer | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples to train with, others to evaluate with, and what both have in common."""
+
+    train: Source
+    valid: Source
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A source whose samples are all there, in memory."""
+
+    samples: Sequence[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
+        """Return the sample of a number."""
+        return self.samples[index]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A generated task: sample `index` is drawn from the random numbers that belong to it."""
+
+    count: int
+    draw: Callable[[int], dict[str, Any]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
+        """Draw the sample of a number."""
+        return self.draw(index)

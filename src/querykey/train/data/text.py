@@ -1,0 +1,109 @@
+"""Text as a stream of tokens: Python's own library, or any files.
+
+Tokens lie in a file that is mapped into memory, so that a text may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from querykey.train.config import DataConfig
+from querykey.train.data.source import Data, DataError, Facts
+from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
+from querykey.train.order import sample_generator
+
+VALID = 0.1  # the share of a text, its end, that is kept for evaluation
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Pieces of `length + 1` tokens, side by side; where the first one begins differs by epoch."""
+
+    tokens: np.ndarray
+    length: int
+    seed: int | None = None  # None: the first piece begins at the first token, in every epoch
+
+    def __len__(self) -> int:
+        free = 0 if self.seed is None else self.length - 1
+        return max((len(self.tokens) - 1 - free) // self.length, 1)
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, np.ndarray]:
+        """Return the tokens of one piece."""
+        first = index * self.length
+        if self.seed is not None and len(self.tokens) > 2 * self.length:
+            first += int(sample_generator(self.seed, "phase", epoch).integers(self.length))
+        return {"tokens": np.asarray(self.tokens[first : first + self.length + 1])}
+
+
+def load_text(config: DataConfig, folder: Path, seed: int, special: tuple[str, ...]) -> Data:
+    """Return the windows of a text; its tokens are kept in `folder`."""
+    files = text_files(config)
+    tokenizer = make_tokenizer(config.tokenizer, pieces(files), config.vocabulary, special)
+    tokens = token_file(files, tokenizer, folder / "tokens.bin")
+    split = int(len(tokens) * (1 - VALID))
+    if min(split, len(tokens) - split) < config.length + 1:
+        raise DataError(
+            f"the text has {len(tokens)} tokens, too few to train on pieces of {config.length} and "
+            f"to evaluate on a tenth; give more text, or a smaller data.length"
+        )
+    facts = Facts(tokenizer.size, config.length, tokenizer=tokenizer)
+    train = Windows(tokens[:split], config.length, seed)
+    return Data(train, Windows(tokens[split:], config.length), facts)
+
+
+def text_files(config: DataConfig) -> list[Path]:
+    """Return the files of a text: those named, those of a folder, or Python's own library."""
+    if config.name == "stdlib" and not config.path:
+        return stdlib_files()
+    if not config.path:
+        raise DataError("data.path names the text to read: a file, or a folder of files")
+    path = Path(config.path).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not files or not files[0].exists():
+        raise DataError(f"there is no text at `{path}`")
+    return files
+
+
+def stdlib_files() -> list[Path]:
+    """Return the source files of Python's standard library, tests left out."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    left_out = {"site-packages", "test", "tests", "idle_test", "__pycache__", "dist-packages"}
+    files = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in left_out)
+        files += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    if not files:
+        raise DataError(f"Python's own library at `{root}` has no source files; give data.path")
+    return files
+
+
+def token_file(files: list[Path], tokenizer: Tokenizer, path: Path) -> np.ndarray:
+    """Write the tokens of all files one after the other, and map that file into memory."""
+    dtype = np.uint8 if tokenizer.size <= 1 << 8 else np.uint16
+    dtype = dtype if tokenizer.size <= 1 << 16 else np.uint32
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    with aside.open("wb") as stream:
+        for part in pieces(files):
+            stream.write(tokenizer.encode(part).astype(dtype).tobytes())
+    os.replace(aside, path)
+    if not path.stat().st_size:
+        raise DataError("the text is empty")
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def pieces(files: list[Path], letters: int = 1 << 24) -> Iterator[str]:
+    """Yield the text of files in parts that fit in memory; a part ends with a line where it can."""
+    for file in files:
+        try:
+            with file.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+                while part := stream.read(letters):
+                    yield part + (stream.readline() if len(part) == letters else "")
+        except OSError as error:
+            raise DataError(f"`{file}` cannot be read: {error.strerror}") from error

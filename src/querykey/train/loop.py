@@ -1,0 +1,334 @@
+"""The training loop: pieces of a step, one update, an evaluation and a checkpoint now and then."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from querykey.errors import QuerykeyError
+from querykey.train import checkpoints
+from querykey.train.config import TrainConfig
+from querykey.train.data.source import Data, Source
+from querykey.train.folder import RunFolder
+from querykey.train.objectives.objective import Batch, Learner, Objective
+from querykey.train.optimizers import make_optimizer, rate_at, set_rate
+from querykey.train.order import Order, chance_restored, sample_generator, set_chance
+from querykey.train.ranks import Ranks, apart, spread, whole
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+EVALUATION_BATCH = 64  # samples at once
+
+
+class TrainError(QuerykeyError):
+    """Says why a run stopped, at which step, and what is left of it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a step."""
+
+    step: int  # steps done
+    loss: float
+    rate: float
+    norm: float  # of the gradient, before it was clipped
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: all steps done, or stopped by the user after a checkpoint."""
+
+    step: int
+    finished: bool
+    evaluation: dict[str, float]
+
+
+class Trainer:
+    """One run: a model, its objective and data, and where it is written."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: nn.Module,
+        objective: Objective,
+        data: Data,
+        folder: RunFolder,
+        ranks: Ranks,
+        device: torch.device,
+    ):
+        self.config, self.objective, self.data = config, objective, data
+        self.folder, self.ranks, self.device = folder, ranks, device
+        self.dtype = DTYPES[config.loop.precision]
+        self.model = model.to(device, self.dtype)
+        self.learner = spread(Learner(self.model, objective), ranks, config.loop.shard)
+        self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
+        self.optimizer = make_optimizer(self.model, config.optimizer)
+        self.order = Order(len(data.train), config.loop.seed)
+        self.step = 0  # steps done
+        if config.loop.batch < ranks.world:
+            raise TrainError(
+                f"a batch of {config.loop.batch} cannot be shared by {ranks.world} ranks; "
+                f"loop.batch is at least the number of ranks"
+            )
+
+    def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> Result:
+        """Train from the newest checkpoint to the last step, or until the user interrupts."""
+        loop = self.config.loop
+        with chance_restored(), interruption() as interrupted:
+            self.resume()
+            evaluation: dict[str, float] = {}
+            while self.step < loop.steps:
+                progress = self.advance()
+                if self.ranks.first:
+                    self.folder.write(_entry(progress))
+                    tell(progress)
+                done = self.step == loop.steps
+                stopping = self.ranks.total(interrupted.is_set(), self.device) > 0
+                if done or _due(self.step, loop.evaluate_every):
+                    evaluation = self.evaluate()
+                if done or stopping or _due(self.step, loop.save_every):
+                    self.save()
+                if stopping and not done:
+                    return Result(self.step, False, evaluation)
+            return Result(self.step, True, evaluation or self.evaluate())
+
+    def advance(self) -> Progress:
+        """Do one step: the gradients of all pieces, then one update."""
+        began = time.perf_counter()
+        batches = self.pieces(self.step)
+        tokens = int(self.ranks.total(sum(batch.tokens for batch in batches), self.device))
+        loss = self.gradients(batches)
+        norm = self.clipped()
+        if not torch.isfinite(loss):
+            self.explain_failure(batches, float(loss))
+        rate = rate_at(self.step, self.config.loop.steps, self.config.optimizer)
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return Progress(
+            self.step, float(loss), rate, float(norm), tokens, time.perf_counter() - began
+        )
+
+    def pieces(self, step: int) -> list[Batch]:
+        """Return this rank's samples of a step, cut into pieces."""
+        batch, world = self.config.loop.batch, self.ranks.world
+        positions = range(step * batch, (step + 1) * batch)[self.ranks.rank :: world]
+        count = min(self.config.loop.pieces, batch // world)  # as many on every rank
+        return [self.batch_at(positions[i::count]) for i in range(count)]
+
+    def batch_at(self, positions: range) -> Batch:
+        """Return the samples at positions of the order as one batch."""
+        examples = []
+        for position in positions:
+            epoch, index = self.order[position]
+            generator = sample_generator(self.config.loop.seed, "sample", position)
+            sample = self.data.train.sample(index, epoch)
+            examples.append(self.objective.example(sample, generator))
+        return self.objective.batch(examples)
+
+    def gradients(self, batches: list[Batch]) -> Tensor:
+        """Add up the gradients of the mean loss over every term of the step; return that mean."""
+        terms = self.ranks.total(sum(batch.terms for batch in batches), self.device)
+        mean = torch.zeros((), dtype=torch.float64, device=self.device)
+        for piece, batch in enumerate(batches):
+            set_chance(self.config.loop.seed, "step", self.step, piece, self.ranks.rank)
+            with apart(self.learner, last=piece == len(batches) - 1):
+                share = self.sums(batch)["loss"] / max(terms, 1)
+                # Ranks' gradients are averaged, and here their sum is wanted.
+                (share * self.ranks.world).backward()
+            mean += share.detach()
+        return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the objective's sums over a batch, in the precision of the run."""
+        batch = batch.to(self.device, self.dtype)
+        half = self.config.loop.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            return self.run_learner(batch.tensors, batch.terms, batch.tokens)
+
+    def clipped(self) -> Tensor:
+        """Clip the gradient where the config says so; return its norm before that."""
+        largest = self.config.optimizer.clip or float("inf")
+        return whole(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return the means of the objective's sums over the whole validation split."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            means = mean_sums(self)
+        finally:
+            self.model.train(training)
+        if self.ranks.first:
+            self.folder.write({"step": self.step, "evaluation": means})
+        return means
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that a checkpoint holds: the model's tensors and the optimizer's."""
+        tensors = {f"model.{name}": t for name, t in unique_tensors(self.model).items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{key}.{name}"] = value
+        return tensors
+
+    def save(self) -> None:
+        """Write a checkpoint of this step."""
+        record = {"step": self.step, "config": self.config.as_dict(), "ranks": self.ranks.world}
+        keep = self.config.loop.keep
+        checkpoints.save(self.folder.checkpoints, self.step, self.tensors(), record, keep)
+
+    def resume(self) -> None:
+        """Go back to the newest checkpoint that is whole, where there is one."""
+        self.ranks.wait()
+        newest = checkpoints.latest(self.folder.checkpoints)
+        if newest is not None:
+            start_optimizer(self.optimizer)
+            checkpoints.load(newest, self.tensors())
+            self.step = newest.step
+        if self.ranks.first:
+            self.folder.cut_log(self.step)
+        self.ranks.wait()
+
+    def explain_failure(self, batches: list[Batch], loss: float) -> None:
+        """Raise the error that names the step and the first module whose output is not finite."""
+        culprit = first_bad_module(self, batches)
+        newest = checkpoints.latest(self.folder.checkpoints)
+        kept = f"the last good checkpoint is {newest.folder}" if newest else "nothing was saved yet"
+        raise TrainError(f"the loss is {loss} at step {self.step}: {culprit}; {kept}")
+
+
+def mean_sums(trainer: Trainer) -> dict[str, float]:
+    """Return the objective's sums over the validation split, divided by what they count."""
+    source, ranks = trainer.data.valid, trainer.ranks
+    totals: dict[str, float] = {}
+    terms = samples = 0.0
+    # Every rank runs as many batches, for sharded models run together; spare ones count nothing.
+    rounds = -(-len(source) // (EVALUATION_BATCH * ranks.world))
+    for number in range(rounds):
+        first = (number * ranks.world + ranks.rank) * EVALUATION_BATCH
+        last = min(first + EVALUATION_BATCH, len(source))
+        batch = valid_batch(trainer, source, range(first, last) if first < last else range(1))
+        counts = first < last
+        terms += counts * batch.terms
+        samples += max(last - first, 0)
+        for name, value in trainer.sums(batch).items():
+            totals[name] = totals.get(name, 0.0) + counts * float(value)
+    terms, samples = (ranks.total(number, trainer.device) for number in (terms, samples))
+    return {
+        name: ranks.total(total, trainer.device) / max(samples if name == "rows" else terms, 1)
+        for name, total in totals.items()
+    }
+
+
+def valid_batch(trainer: Trainer, source: Source, indices: range) -> Batch:
+    """Return samples of the validation split, with the same random numbers in every evaluation."""
+    seed = trainer.config.loop.seed
+    examples = [
+        trainer.objective.example(source.sample(i), sample_generator(seed, "valid", i))
+        for i in indices
+    ]
+    return trainer.objective.batch(examples)
+
+
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name; a tensor that has several names is there once."""
+    tensors: dict[str, Tensor] = {}
+    held: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in held:
+            held.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def start_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer make its tensors, by a step that changes nothing."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def first_bad_module(trainer: Trainer, batches: list[Batch]) -> str:
+    """Say which module is the first to return a number that is not finite, in a pass done again."""
+    for name, parameter in trainer.model.named_parameters():
+        if not torch.isfinite(whole(parameter.detach())).all():
+            return f"the parameter `{name}` is not finite"
+    bad: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            tensors = [output] if isinstance(output, Tensor) else output
+            for tensor in tensors if isinstance(tensors, tuple | list) else []:
+                if isinstance(tensor, Tensor) and not torch.isfinite(tensor).all():
+                    bad.append(name)
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(watch(name or type(module).__name__))
+        for name, module in trainer.model.named_modules()
+    ]
+    try:
+        for piece, batch in enumerate(batches):
+            set_chance(trainer.config.loop.seed, "step", trainer.step, piece, trainer.ranks.rank)
+            with torch.no_grad():
+                trainer.sums(batch)
+            if bad:
+                return f"`{bad[0]}` is the first module to return a number that is not finite"
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return "every module returns finite numbers, so the loss itself is to blame"
+
+
+@contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event, so that the step ends and is saved; a second raises."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _entry(progress: Progress) -> dict[str, Any]:
+    return {
+        "step": progress.step,
+        "loss": progress.loss,
+        "rate": progress.rate,
+        "norm": progress.norm,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 6),
+    }

@@ -1,0 +1,119 @@
+"""What every training objective answers: how a sample becomes an example, and what is judged.
+
+An objective's loss is a sum over what it judges, and its batch knows how many terms that sum has.
+So a step that is cut into pieces, or spread over ranks, divides by the terms of the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Sample = dict[str, Any]
+Example = dict[str, np.ndarray]
+Sums = dict[str, Tensor]  # what is measured, each a sum over the terms of a batch
+
+IGNORED = -100  # the label of a place that is not judged, as in torch's cross entropy
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of several examples, and how many terms their loss has."""
+
+    tensors: dict[str, Tensor]
+    terms: int
+    tokens: int  # positions that the model works on, padding included
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
+        """Return the batch on a device, its floating-point tensors in a dtype."""
+        moved = {
+            name: tensor.to(device, dtype if tensor.is_floating_point() else None)
+            for name, tensor in self.tensors.items()
+        }
+        return Batch(moved, self.terms, self.tokens)
+
+
+class Objective(Protocol):
+    """How a model is trained: examples made from samples, batches of them, and their loss."""
+
+    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+        """Return what the model is to see of a sample and what it is judged by."""
+        ...
+
+    def batch(self, examples: Sequence[Example]) -> Batch:
+        """Return examples side by side, the shorter ones filled up."""
+        ...
+
+    def sums(self, model: nn.Module, batch: Batch) -> Sums:
+        """Return the sum of the losses as `loss`, and other sums worth knowing, as `correct`."""
+        ...
+
+
+class Learner(nn.Module):
+    """A model and its objective as one module, so that whatever wraps modules wraps both."""
+
+    def __init__(self, model: nn.Module, objective: Objective):
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, tensors: dict[str, Tensor], terms: int, tokens: int) -> Sums:
+        """Return the objective's sums over a batch."""
+        return self.objective.sums(self.model, Batch(tensors, terms, tokens))
+
+
+def stacked(examples: Sequence[Example], name: str, fill: float = 0) -> Tensor:
+    """Return one array of every example as (batch, ...), the first axis filled up on the right."""
+    arrays = [example[name] for example in examples]
+    longest = max(len(array) for array in arrays)
+    rows = np.full((len(arrays), longest, *arrays[0].shape[1:]), fill, arrays[0].dtype)
+    for row, array in zip(rows, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(rows)
+
+
+def padding(examples: Sequence[Example], name: str, called: str = "real") -> dict[str, Tensor]:
+    """Return which tokens of the filled-up rows are real; nothing where all of them are."""
+    lengths = torch.tensor([len(example[name]) for example in examples])
+    longest = int(lengths.max())
+    if int(lengths.min()) == longest:
+        return {}
+    return {called: torch.arange(longest) < lengths[:, None]}
+
+
+def cross_entropy_sum(scores: Tensor, labels: Tensor) -> Sums:
+    """Return the summed cross entropy of scores (..., classes), and how often the best is right.
+
+    In float32 at least; labels of IGNORED are not judged.
+    """
+    scores, labels = scores.flatten(0, -2), labels.flatten()
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    loss = nn.functional.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="sum")
+    correct = (scores.argmax(-1) == labels).sum()
+    return {"loss": loss, "correct": correct}
+
+
+def terms_in(labels: Tensor) -> int:
+    """Count the labels that are judged."""
+    return int((labels != IGNORED).sum())
+
+
+def scores_of(output: Any) -> Tensor:
+    """Return the scores in whatever a model returns: a tensor, a tuple, or an object of logits."""
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(output, tuple | list):
+        tensors = [part for part in output if isinstance(part, Tensor) and part.ndim >= 2]
+        if tensors:
+            return max(tensors, key=lambda tensor: tensor.ndim)
+    raise TypeError(
+        f"the model returned a {type(output).__name__} without scores; a model that is trained "
+        f"returns a tensor, a tuple with one, or an object with `logits`"
+    )

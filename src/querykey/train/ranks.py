@@ -1,0 +1,100 @@
+"""The processes that train together: who this one is, and how a model is spread over all.
+
+`torchrun --nproc-per-node 2 --no-python qk train CONFIG.toml` starts two ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+PATIENCE = timedelta(seconds=40)  # how long the others wait for a rank that has died
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def total(self, number: float, device: torch.device) -> float:
+        """Return the sum of one number over all ranks."""
+        if self.world == 1:
+            return number
+        tensor = torch.tensor(number, dtype=torch.float64, device=device)
+        dist.all_reduce(tensor)
+        return float(tensor)
+
+    def wait(self) -> None:
+        """Return when every rank has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Join the processes that torchrun started, if it did, and part from them at the end."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or dist.is_initialized():
+        count = dist.get_world_size() if dist.is_initialized() else 1
+        yield Ranks(dist.get_rank() if dist.is_initialized() else 0, count)
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Ranks(dist.get_rank(), world)
+    finally:
+        dist.destroy_process_group()
+
+
+def device_for(name: str) -> torch.device:
+    """Return the device of this process: a GPU of its own where there are any, unless named."""
+    if name != "auto":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def spread(learner: nn.Module, ranks: Ranks, shard: bool) -> nn.Module:
+    """Return the module as every rank runs it: alone, as copies (DDP), or in shards (FSDP2)."""
+    if ranks.world == 1:
+        return learner
+    if not shard:
+        return DistributedDataParallel(learner, broadcast_buffers=False)
+    for module in learner.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                fully_shard(layer)
+    return fully_shard(learner)
+
+
+def apart(module: Any, last: bool) -> AbstractContextManager[Any]:
+    """Keep gradients to this rank while pieces of a step are still to come."""
+    if isinstance(module, DistributedDataParallel):
+        return nullcontext() if last else module.no_sync()
+    if hasattr(module, "set_requires_gradient_sync"):
+        module.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor with all its shards."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

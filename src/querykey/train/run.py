@@ -1,0 +1,38 @@
+"""One training run from its config: data, model and objective are made, then the loop goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from querykey.train.config import TrainConfig
+from querykey.train.folder import RunFolder
+from querykey.train.loop import Progress, Result, Trainer
+from querykey.train.order import chance_restored, set_chance
+from querykey.train.parts import load_data, make_model, objective_kind
+from querykey.train.ranks import Ranks, device_for, joined
+
+
+def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress: None) -> Result:
+    """Train as the config says, from the newest checkpoint of its folder where there is one.
+
+    `tell` is called with every step's progress, on the first rank. Under torchrun every process
+    calls this, and they train together.
+    """
+    device = device_for(config.loop.device)
+    with chance_restored(), joined(device) as ranks:
+        return make_trainer(config, ranks).run(tell)
+
+
+def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
+    """Return the run of a config, ready to go."""
+    device, folder = device_for(config.loop.device), RunFolder(Path(config.folder))
+    kind = objective_kind(config)
+    if ranks.first:
+        folder.begin(config)
+    ranks.wait()
+    data = load_data(config, folder.path / "data")
+    set_chance(config.loop.seed, "weights")
+    model = make_model(config.model, config.objective.name, data.facts)
+    objective = kind.make(config.objective, data.facts, model)
+    return Trainer(config, model, objective, data, folder, ranks, device)

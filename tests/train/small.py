@@ -1,0 +1,46 @@
+"""A run small enough for a test, and a driver that other processes start."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from querykey.train import TrainConfig, read_config, run
+
+TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs. " * 40
+
+
+def small_config(folder: Path, **flags: Any) -> TrainConfig:
+    """A character model with dropout, whose steps have pieces and whose rate changes."""
+    text = folder / "text.txt"
+    if not text.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        text.write_text(TEXT)
+    sections = {
+        "folder": str(folder / "run"),
+        "data": {"name": "text", "path": str(text), "tokenizer": "characters", "length": 13},
+        "model": {"layers": 2, "heads": 2, "width": 16, "dropout": 0.1},
+        "optimizer": {"warmup": 3, "rate": 1e-2},
+        "loop": {
+            "steps": 12, "batch": 5, "pieces": 2, "evaluate_every": 4, "save_every": 5, "seed": 3,
+        },
+    }  # fmt: skip
+    return read_config(sections, {name: str(value) for name, value in flags.items()})
+
+
+def weights(config: TrainConfig) -> dict[str, torch.Tensor]:
+    """The tensors of the newest checkpoint of a run."""
+    from safetensors.torch import load_file
+
+    folders = sorted(Path(config.folder, "checkpoints").glob("step-*"))
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted(folders[-1].glob("*.safetensors")):
+        tensors |= {name: tensor.clone() for name, tensor in load_file(file).items()}
+    return tensors
+
+
+if __name__ == "__main__":
+    folder, *words = sys.argv[1:]
+    torch.set_num_threads(1)
+    run(small_config(Path(folder), **dict(word.split("=") for word in words)))

@@ -1,0 +1,141 @@
+"""A run that was stopped ends with the weights of one that was not."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train.small import small_config, weights
+
+from querykey.train import TrainError, run
+from querykey.train import checkpoints as store
+
+
+def equal(first, second) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(step):
+    def tell(progress):
+        if progress.step == step:
+            raise Stop
+
+    return tell
+
+
+@pytest.mark.parametrize("stopped", [6, 10, 11])
+def test_a_stopped_run_ends_bit_equal(tmp_path, stopped):
+    whole = small_config(tmp_path / "whole")
+    run(whole)
+    parts = small_config(tmp_path / "parts")
+    with pytest.raises(Stop):
+        run(parts, stop_after(stopped))
+    result = run(parts)
+    assert result.finished
+    assert equal(weights(whole), weights(parts))
+    lines = [json.loads(line) for line in Path(parts.folder, "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    first = [json.loads(line) for line in Path(whole.folder, "log.jsonl").read_text().splitlines()]
+    assert [line.get("loss") for line in lines] == [line.get("loss") for line in first]
+
+
+def test_another_seed_gives_other_weights(tmp_path):
+    configs = [small_config(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    for config in configs:
+        run(config)
+    assert not equal(*map(weights, configs))
+
+
+def test_an_interrupted_run_saves_and_goes_on(tmp_path):
+    whole, parts = small_config(tmp_path / "whole"), small_config(tmp_path / "parts")
+    run(whole)
+
+    def interrupt(progress):
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = run(parts, interrupt)
+    assert (result.finished, result.step) == (False, 3)
+    assert store.latest(Path(parts.folder, "checkpoints")).step == 3
+    assert run(parts).finished
+    assert equal(weights(whole), weights(parts))
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    config = small_config(tmp_path)
+    run(config)
+    folders = sorted(Path(config.folder, "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["step-00000010", "step-00000012"]
+    expected = weights(config)
+    file = next(folders[-1].glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.warns(UserWarning, match="has a damaged file, .*; an older checkpoint is taken"):
+        assert run(config).finished
+    assert equal(weights(config), expected)
+
+
+def killed_at_random(folder: Path, times: int, seed: int) -> None:
+    """Start a run again and again, and kill it after a random while, until it comes to its end."""
+    chance, kills = random.Random(seed), 0
+    command = [sys.executable, "-m", "tests.train.small", str(folder), "steps=40", "save_every=1"]
+    checkpoints = folder / "run" / "checkpoints"
+    while True:
+        before = newest(checkpoints)
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            while process.poll() is None and newest(checkpoints) == before:
+                time.sleep(0.01)
+            if kills < times:
+                time.sleep(chance.random() * 0.2)
+                process.kill()
+            errors = process.communicate(timeout=300)[1].decode()
+        assert newest(checkpoints) > before, errors  # nothing that was saved is lost
+        assert "damaged" not in errors
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 0, errors
+            return
+        kills += 1
+
+
+def newest(folder: Path) -> str:
+    return max((path.name for path in folder.glob("step-*")), default="")
+
+
+@pytest.mark.parametrize(
+    "times", [pytest.param(5, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.full)]
+)
+def test_a_killed_run_always_resumes(tmp_path, times):
+    killed_at_random(tmp_path / "killed", times, seed=times)
+    whole = small_config(tmp_path / "whole", steps=40, save_every=1)
+    run(whole)
+    assert equal(weights(whole), weights(small_config(tmp_path / "killed", steps=40)))
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_module(tmp_path):
+    config = small_config(tmp_path, save_every=1)
+    from querykey.train.ranks import Ranks
+    from querykey.train.run import make_trainer
+
+    trainer = make_trainer(config, Ranks())
+    broken = trainer.model.get_submodule("stack.blocks.1.mlp")
+
+    def poison(module, inputs, output):
+        return output * (float("nan") if trainer.step == 2 else 1)
+
+    broken.register_forward_hook(poison)
+    with pytest.raises(TrainError) as error:
+        trainer.run()
+    assert str(error.value).startswith("the loss is nan at step 2: `stack.blocks.1.mlp` is the")
+    assert "the last good checkpoint is" in str(error.value)
+    assert store.latest(Path(config.folder, "checkpoints")).step == 2
