@@ -202,6 +202,31 @@ def generate(
 
 
 @app.command
+def train(config: str | None = None, /, *, list: bool = False, **fields: str) -> int:
+    """Train a model; the same command goes on where a run was stopped.
+
+    Under torchrun (`torchrun --nproc-per-node 2 --no-python qk train ...`) ranks train together.
+
+    Parameters
+    ----------
+    config
+        A TOML file, or the name of a recipe; none: the defaults.
+    list
+        Show the recipes, and every name and flag.
+    fields
+        Any field of the configuration, as `--steps 500` or `--optimizer-rate 1e-3`.
+    """
+    with _status("loading"):
+        from querykey.train import listing, summary, train_command
+    if list:
+        _print(*listing())
+        return 0
+    result = train_command(config, fields)
+    _say(summary(result))
+    return 0
+
+
+@app.command
 def demo() -> int:
     """Show in a few seconds what querykey does."""
     _show_a_leak()

@@ -1,12 +1,14 @@
 """A run small enough for a test, and a driver that other processes start."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from querykey.train import TrainConfig, read_config, run
+from querykey.train import Progress, TrainConfig, read_config, run
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs. " * 40
 
@@ -40,7 +42,19 @@ def weights(config: TrainConfig) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def interrupt_at(step: int):
+    """Return what sends this process a Ctrl-C after so many steps."""
+
+    def tell(progress: Progress) -> None:
+        if progress.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return tell
+
+
 if __name__ == "__main__":
     folder, *words = sys.argv[1:]
     torch.set_num_threads(1)
-    run(small_config(Path(folder), **dict(word.split("=") for word in words)))
+    flags = dict(word.split("=") for word in words)
+    stop = int(flags.pop("stop", 0))
+    run(small_config(Path(folder), **flags), interrupt_at(stop))

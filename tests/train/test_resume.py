@@ -1,7 +1,6 @@
 """A run that was stopped ends with the weights of one that was not."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.small import small_config, weights
+from tests.train.small import interrupt_at, small_config, weights
 
 from querykey.train import TrainError, run
 from querykey.train import checkpoints as store
@@ -60,11 +59,7 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path):
     whole, parts = small_config(tmp_path / "whole"), small_config(tmp_path / "parts")
     run(whole)
 
-    def interrupt(progress):
-        if progress.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    result = run(parts, interrupt)
+    result = run(parts, interrupt_at(3))
     assert (result.finished, result.step) == (False, 3)
     assert store.latest(Path(parts.folder, "checkpoints")).step == 3
     assert run(parts).finished

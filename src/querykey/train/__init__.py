@@ -6,6 +6,7 @@
 A run is a folder: its config, a log of JSON lines, checkpoints, and what it ran on.
 """
 
+from querykey.train.command import listing, summary, train_command
 from querykey.train.config import ConfigError, TrainConfig, read_config
 from querykey.train.loop import Progress, Result, Trainer, TrainError
 from querykey.train.run import run
@@ -17,6 +18,9 @@ __all__ = [
     "TrainConfig",
     "TrainError",
     "Trainer",
+    "listing",
     "read_config",
     "run",
+    "summary",
+    "train_command",
 ]

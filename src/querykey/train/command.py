@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +27,14 @@ def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
 
 def listing() -> list[Any]:
     """Return tables of the recipes, and of the names that a config may have."""
+    kinds = [("data.name", ", ".join(DATA)), ("model.name", ", ".join(MODELS))]
+    objectives = [(name, kind.says) for name, kind in OBJECTIVES.items()]
+    flags = [(f"--{name}", section or "") for name, (section, _) in flag_names().items()]
     return [
-        table(("recipe", "what it trains"), [(n, r.says) for n, r in RECIPES.items()]),
-        table(("objective.name", "what is predicted"), [(n, k.says) for n, k in OBJECTIVES.items()]),
-        table(("field", "names"), [("data.name", ", ".join(DATA)), ("model.name", ", ".join(MODELS))]),
-        table(("flag", "section"), [(f"--{n}", s or "") for n, (s, _) in flag_names().items()]),
+        table(("recipe", "what it trains"), [(name, r.says) for name, r in RECIPES.items()]),
+        table(("objective.name", "what is predicted"), objectives),
+        table(("field", "names"), kinds),
+        table(("flag", "section"), flags),
     ]
 
 
@@ -72,11 +74,12 @@ class _Clock:
         return self.smooth
 
 
-def summary(config_folder: str, result: Result) -> str:
-    """Return the last line of a run: how it ended and where it lies."""
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluation.items())
+def summary(result: Result) -> str:
+    """Return the last line of a run: how it ended, how good it is, and where it lies."""
     ending = "done" if result.finished else "stopped; the same command goes on from here"
-    return f"step {result.step}, {ending}{f'; on the validation split {figures}' if figures else ''}: {Path(config_folder)}"
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in result.evaluation.items())
+    validated = f"; validation {figures}" if figures else ""
+    return f"{result.folder}: step {result.step}, {ending}{validated}"
 
 
 def matrix_peak(device: torch.device, size: int = 1024) -> float:

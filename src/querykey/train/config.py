@@ -1,8 +1,8 @@
 """What a training run is, as frozen values; read from TOML and from flags of the command line.
 
-    config = read_config("config.toml", {"steps": "500", "optimizer.rate": "1e-3"})
+    config = read_config("config.toml", {"steps": "500", "data-name": "text"})
 
-A flag names a field, with its section where two sections have a field of that name.
+A flag names a field (`steps`), with its section where several have one of that name (`data-name`).
 """
 
 from __future__ import annotations
@@ -159,11 +159,11 @@ def flag_names() -> dict[str, tuple[str | None, str]]:
     owners: dict[str, list[str]] = {}
     for section in SECTIONS:
         for f in fields(_section_type(section)):
-            names[f"{section}.{f.name}"] = (section, f.name)
-            owners.setdefault(f.name, []).append(section)
+            names[f"{section}-{f.name}".replace("_", "-")] = (section, f.name)
+            owners.setdefault(f.name.replace("_", "-"), []).append(section)
     for name, sections in owners.items():
         if len(sections) == 1 and name not in names:
-            names[name] = (sections[0], name)
+            names[name] = (sections[0], name.replace("-", "_"))
     return names
 
 
@@ -172,9 +172,9 @@ def _section_type(section: str) -> type:
 
 
 def _place(flag: str) -> tuple[str | None, str]:
-    names, flag = flag_names(), flag.replace("-", "_")
+    names, flag = flag_names(), flag.replace("_", "-")
     if flag not in names:
-        sections = [name for name in names if name.endswith(f".{flag}")]
+        sections = [name for name in names if name.endswith(f"-{flag}")]
         if sections:
             several = " or ".join(f"--{name}" for name in sections)
             raise ConfigError(f"`--{flag}` is in several sections; write {several}")

@@ -47,6 +47,7 @@ class Progress:
 class Result:
     """How a run ended: all steps done, or stopped by the user after a checkpoint."""
 
+    folder: str
     step: int
     finished: bool
     evaluation: dict[str, float]
@@ -98,8 +99,9 @@ class Trainer:
                 if done or stopping or _due(self.step, loop.save_every):
                     self.save()
                 if stopping and not done:
-                    return Result(self.step, False, evaluation)
-            return Result(self.step, True, evaluation or self.evaluate())
+                    return Result(self.config.folder, self.step, False, evaluation)
+            final = evaluation or self.evaluate()
+            return Result(self.config.folder, self.step, True, final)
 
     def advance(self) -> Progress:
         """Do one step: the gradients of all pieces, then one update."""
