@@ -13,7 +13,7 @@ from querykey.models.decoding.prompts import Speaker
 from querykey.models.folders.families.family import FolderError
 from querykey.models.folders.load import load
 from querykey.models.folders.save import save
-from querykey.models.presets import PRESETS, preset
+from querykey.models.presets import PRESETS, preset, preset_sizes
 from querykey.models.probe import probe
 from querykey.models.text.config import (
     ClassHead,
@@ -67,6 +67,7 @@ __all__ = [
     "generate",
     "load",
     "preset",
+    "preset_sizes",
     "probe",
     "save",
     "stream",

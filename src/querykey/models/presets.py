@@ -1,14 +1,16 @@
 """Models by name: their configs, small unless sizes are given, and a factory for each.
 
 Decoder(gpt(width=768, layers=12, heads=12, vocabulary=50257))  # GPT-2's sizes
-build(preset("llama"))                                          # small
+build(preset("llama", {"width": 256, "layers": 4}))             # small where no size is given
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -101,11 +103,13 @@ def t5(width=64, layers=2, heads=4, vocabulary=128) -> EncoderDecoderConfig:
     return EncoderDecoderConfig(encoder, DecoderConfig(embedding, block, layers, Distances(), head))
 
 
-def vit(width=64, layers=2, heads=4, image=32, patch=8, classes=10) -> VisionTransformerConfig:
+def vit(
+    width=64, layers=2, heads=4, image=32, patch=8, channels=3, classes=10
+) -> VisionTransformerConfig:
     """Encoder over the patches of an image (Dosovitskiy et al., 2021)."""
     block = replace(BlockConfig.preset("pre-norm", width, heads), norm=NormConfig(epsilon=1e-12))
     head = ClassHead(classes)
-    return VisionTransformerConfig((image, image), (patch, patch), block, layers, 3, head)
+    return VisionTransformerConfig((image, image), (patch, patch), block, layers, channels, head)
 
 
 def davit(width=32, heads=2, image=32, window=4, classes=10) -> DaViTConfig:
@@ -114,38 +118,70 @@ def davit(width=32, heads=2, image=32, window=4, classes=10) -> DaViTConfig:
     return DaViTConfig((image, image), stages, (window, window), 3, ClassHead(classes))
 
 
-def masked_patches(width=64, heads=4, image=32, patch=8) -> PatchAutoencoderConfig:
+def masked_patches(width=64, heads=4, image=32, patch=8, channels=1) -> PatchAutoencoderConfig:
     """An autoencoder whose encoder reads a quarter of the patches (He et al., 2022)."""
     wide, narrow = (BlockConfig.preset("pre-norm", size, heads) for size in (width, width // 2))
-    return PatchAutoencoderConfig((image, image), (patch, patch), wide, narrow)
+    sides = (image, image), (patch, patch)
+    return PatchAutoencoderConfig(*sides, wide, narrow, channels=channels)
 
 
-PRESETS: dict[str, Callable[[], Any]] = {
+def autoencoder(inputs=64, latent=8, hidden=32) -> AutoencoderConfig:
+    """Return an autoencoder of vectors with one hidden layer each way."""
+    return AutoencoderConfig(inputs, latent, (hidden,))
+
+
+def linear_autoencoder(inputs=64, latent=8) -> AutoencoderConfig:
+    """Return two matrices and nothing else: what principal components solve."""
+    return AutoencoderConfig(inputs, latent, bias=False)
+
+
+def denoising_autoencoder(inputs=64, latent=8, hidden=32) -> AutoencoderConfig:
+    """Return an autoencoder that is shown vectors with noise."""
+    return replace(autoencoder(inputs, latent, hidden), corruption=Noise(0.5))
+
+
+def masked_autoencoder(inputs=64, latent=8, hidden=32) -> AutoencoderConfig:
+    """Return an autoencoder that is shown vectors with half of their features at 0."""
+    return replace(autoencoder(inputs, latent, hidden), corruption=Hide(0.5))
+
+
+PRESETS: dict[str, Callable[..., Any]] = {
     "bert": bert,
     "gpt": gpt,
     "llama": llama,
-    "mistral": lambda: llama(window=8),
+    "mistral": partial(llama, window=8),
     "alibi": alibi,
-    "argmax": lambda: mechanism(Argmax()),
-    "elu": lambda: mechanism(Kernel(EluPlusOne())),
-    "quadratic": lambda: mechanism(Kernel(Quadratic(), scale=1 / 4)),
+    "argmax": partial(mechanism, Argmax()),
+    "elu": partial(mechanism, Kernel(EluPlusOne())),
+    "quadratic": partial(mechanism, Kernel(Quadratic(), scale=1 / 4)),
     "transformer": original,
     "t5": t5,
     "vit": vit,
     "davit": davit,
-    "autoencoder": lambda: AutoencoderConfig(64, 8, hidden=(32,)),
-    "linear-autoencoder": lambda: AutoencoderConfig(64, 8, bias=False),
-    "denoising-autoencoder": lambda: AutoencoderConfig(64, 8, (32,), corruption=Noise(0.5)),
-    "masked-autoencoder": lambda: AutoencoderConfig(64, 8, (32,), corruption=Hide(0.5)),
+    "autoencoder": autoencoder,
+    "linear-autoencoder": linear_autoencoder,
+    "denoising-autoencoder": denoising_autoencoder,
+    "masked-autoencoder": masked_autoencoder,
     "masked-patches": masked_patches,
 }
 
 
-def preset(name: str) -> Any:
-    """Return the config of a name in PRESETS."""
+def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
+    """Return the config of a name in PRESETS, small unless sizes are given."""
+    known, sizes = preset_sizes(name), sizes or {}
+    for size in sizes:
+        if size not in known:
+            raise ValueError(
+                f"the preset {name!r} has no size {size!r} (it has {', '.join(known)})"
+            )
+    return PRESETS[name](**sizes)
+
+
+def preset_sizes(name: str) -> tuple[str, ...]:
+    """Return the names of the sizes that a preset leaves open."""
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r} (there is {', '.join(PRESETS)})")
-    return PRESETS[name]()
+    return tuple(inspect.signature(PRESETS[name]).parameters)
 
 
 def factory(name: str) -> Callable[[], nn.Module]:

@@ -23,8 +23,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from querykey.errors import QuerykeyError
 
@@ -57,8 +62,8 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
         folder.mkdir(parents=True, exist_ok=True)
     _wait()
     with _quiet():
-        writer = dcp.HuggingFaceStorageWriter(str(partial), save_distributed=True)
-        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+        writer = HuggingFaceStorageWriter(str(partial), save_distributed=True)
+        save_tensors(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
     _wait()
     if _is_first():
         names = sorted(file.name for file in partial.iterdir())
@@ -107,7 +112,7 @@ def verified(folder: Path) -> Checkpoint:
 
 def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
     """Read a checkpoint into tensors of the same names, each rank its own part of them."""
-    reader = dcp.HuggingFaceStorageReader(str(checkpoint.folder))
+    reader = HuggingFaceStorageReader(str(checkpoint.folder))
     stored = reader.read_metadata().state_dict_metadata
     for name, tensor in tensors.items():
         if name not in stored:
@@ -119,7 +124,7 @@ def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
                 f"{tuple(tensor.shape)} in the model"
             )
     with _quiet(), torch.no_grad():
-        dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+        load_tensors(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
 
 
 def _steps(folder: Path) -> list[Path]:

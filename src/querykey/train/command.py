@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from querykey.models import PRESETS
 from querykey.show import number, table
 from querykey.train.config import TrainConfig, flag_names, read_config
 from querykey.train.loop import Progress, Result
-from querykey.train.parts import DATA, MODELS, OBJECTIVES
+from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.recipes import RECIPES
 from querykey.train.run import run
 
@@ -27,7 +28,7 @@ def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
 
 def listing() -> list[Any]:
     """Return tables of the recipes, and of the names that a config may have."""
-    kinds = [("data.name", ", ".join(DATA)), ("model.name", ", ".join(MODELS))]
+    kinds = [("data.name", ", ".join(DATA)), ("model.name", ", ".join(PRESETS))]
     objectives = [(name, kind.says) for name, kind in OBJECTIVES.items()]
     flags = [(f"--{name}", section or "") for name, (section, _) in flag_names().items()]
     return [
@@ -88,7 +89,7 @@ def matrix_peak(device: torch.device, size: int = 1024) -> float:
     best = float("inf")
     for _ in range(4):
         began = time.perf_counter()
-        a @ a
+        torch.matmul(a, a)
         if device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - began)

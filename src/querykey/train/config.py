@@ -48,9 +48,10 @@ class ModelConfig:
     width: int = 128
     dropout: float = 0.0
     latent: int = 20  # of an autoencoder
+    patch: int = 4  # pixels of a patch's side, where images are cut into patches
 
     def __post_init__(self):
-        _check(self, whole, "layers", "heads", "width", "latent")
+        _check(self, whole, "layers", "heads", "width", "latent", "patch")
         _check(self, share, "dropout")
 
 

@@ -20,7 +20,7 @@ from querykey.train.data.source import Data, Source
 from querykey.train.folder import RunFolder
 from querykey.train.objectives.objective import Batch, Learner, Objective
 from querykey.train.optimizers import make_optimizer, rate_at, set_rate
-from querykey.train.order import Order, chance_restored, sample_generator, set_chance
+from querykey.train.order import SampleOrder, chance_restored, sample_generator, set_chance
 from querykey.train.ranks import Ranks, apart, spread, whole
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -73,7 +73,7 @@ class Trainer:
         self.learner = spread(Learner(self.model, objective), ranks, config.loop.shard)
         self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
         self.optimizer = make_optimizer(self.model, config.optimizer)
-        self.order = Order(len(data.train), config.loop.seed)
+        self.order = SampleOrder(len(data.train), config.loop.seed)
         self.step = 0  # steps done
         if config.loop.batch < ranks.world:
             raise TrainError(

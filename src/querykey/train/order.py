@@ -18,7 +18,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleOrder:
     """An endless sequence of sample numbers: every sample once per epoch, shuffled anew in each."""
 
     samples: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from querykey.models import ClassHead, build, presets
+from querykey.models import PRESETS, ClassHead, EncoderConfig, build, preset, preset_sizes
 from querykey.targets import build as build_target
 from querykey.train.config import ConfigError, ModelConfig, ObjectiveConfig, TrainConfig
 from querykey.train.data.source import Data, Facts
@@ -28,7 +28,7 @@ class ObjectiveKind:
     """An objective by name: what it says, its special tokens, and how it is made."""
 
     says: str
-    make: Callable[[ObjectiveConfig, Facts, nn.Module], Objective]
+    make: Callable[[ObjectiveConfig, Facts, Any], Objective]
     special: tuple[str, ...] = ()
 
 
@@ -97,46 +97,38 @@ def make_model(config: ModelConfig, objective: str, facts: Facts) -> nn.Module:
     """Return the model that a config names, of sizes that fit the data; any target will do too."""
     if ":" in config.name or "/" in config.name:
         return build_target(config.name).model
-    maker = _known("model.name", config.name, MODELS)
-    made = maker(config, facts)
+    _known("model.name", config.name, PRESETS)
+    open_sizes, sizes = preset_sizes(config.name), _sizes(config, facts)
+    fitting = {name: size for name, size in sizes.items() if name in open_sizes}
+    model_config = _with_dropout(preset(config.name, fitting), config.dropout)
     if objective == "classes":
-        made = replace(made, head=ClassHead(facts.classes))
-    return build(made)
+        model_config = replace(model_config, head=ClassHead(facts.classes))
+    return build(model_config)
 
 
 def _sizes(config: ModelConfig, facts: Facts) -> dict[str, int]:
+    """Return the sizes that a config and its data give, by the names that presets have for them."""
     sizes = {"width": config.width, "layers": config.layers, "heads": config.heads}
-    return sizes | {"vocabulary": facts.vocabulary}
+    sizes |= {"latent": config.latent, "patch": config.patch, "hidden": config.width}
+    if facts.vocabulary:
+        sizes |= {"vocabulary": facts.vocabulary, "length": facts.length}
+    if facts.image:
+        sizes |= {"channels": facts.image[0], "image": facts.image[1], "classes": facts.classes}
+    return sizes | ({"inputs": facts.features} if facts.features else {})
 
 
-def _dropout(made: Any, config: ModelConfig) -> Any:
-    """Put the dropout rate into every block of a text model's config."""
-    if not config.dropout:
-        return made
-    if hasattr(made, "encoder"):
-        return replace(
-            made, encoder=_dropout(made.encoder, config), decoder=_dropout(made.decoder, config)
-        )
-    return replace(made, block=replace(made.block, dropout=config.dropout))
-
-
-def _text(preset: Callable[..., Any], **more: Any) -> Callable[[ModelConfig, Facts], Any]:
-    return lambda config, facts: _dropout(preset(**_sizes(config, facts), **more), config)
-
-
-def _with_table(preset: Callable[..., Any]) -> Callable[[ModelConfig, Facts], Any]:
-    """Return the maker of a preset whose learned positions need to know the longest sample."""
-    return lambda config, facts: _text(preset, length=facts.length)(config, facts)
-
-
-MODELS: dict[str, Callable[[ModelConfig, Facts], Any]] = {
-    "gpt": _with_table(presets.gpt),
-    "bert": _with_table(presets.bert),
-    "llama": _text(presets.llama, kv_heads=None),
-    "alibi": _text(presets.alibi),
-    "transformer": _text(presets.original),
-    "t5": _text(presets.t5),
-}
+def _with_dropout(config: Any, dropout: float) -> Any:
+    """Return a model's config with a dropout rate in every block that it has."""
+    if not dropout:
+        return config
+    if hasattr(config, "block"):
+        return replace(config, block=replace(config.block, dropout=dropout))
+    if isinstance(getattr(config, "encoder", None), EncoderConfig):
+        sides = {
+            side: _with_dropout(getattr(config, side), dropout) for side in ("encoder", "decoder")
+        }
+        return replace(config, **sides)
+    raise ConfigError(f"model.dropout: a {type(config).__name__} has no dropout; set it to 0")
 
 
 def _known(field: str, name: str, table: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 PATIENCE = timedelta(seconds=40)  # how long the others wait for a rank that has died
@@ -83,7 +84,8 @@ def spread(learner: nn.Module, ranks: Ranks, shard: bool) -> nn.Module:
         if isinstance(module, nn.ModuleList):
             for layer in module:
                 fully_shard(layer)
-    return fully_shard(learner)
+    fully_shard(learner)  # in place
+    return learner
 
 
 def apart(module: Any, last: bool) -> AbstractContextManager[Any]:
@@ -97,4 +99,4 @@ def apart(module: Any, last: bool) -> AbstractContextManager[Any]:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor with all its shards."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

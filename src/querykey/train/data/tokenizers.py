@@ -46,7 +46,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Bytes:
+class ByteTokenizer:
     """Every byte of a text's UTF-8 is a token."""
 
     names: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class Characters:
+class CharacterTokenizer:
     """Every character that occurs in the text it was made from is a token."""
 
     letters: str
@@ -117,7 +117,7 @@ class Characters:
 
 
 @dataclass(frozen=True)
-class BPE:
+class BPETokenizer:
     """Byte-pair encoding by the `tokenizers` library."""
 
     inner: Any  # tokenizers.Tokenizer
@@ -154,12 +154,12 @@ def make_tokenizer(
 ) -> Tokenizer:
     """Return a tokenizer by name; characters and BPE are made from the texts."""
     if kind == "bytes":
-        return Bytes(special)
+        return ByteTokenizer(special)
     if kind == "characters":
         letters: set[str] = set()
         for text in texts:
             letters.update(text)
-        return Characters("".join(sorted(letters)), special)
+        return CharacterTokenizer("".join(sorted(letters)), special)
     tokenizers = _tokenizers()
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -170,7 +170,7 @@ def make_tokenizer(
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
-    return BPE(inner, special)
+    return BPETokenizer(inner, special)
 
 
 def load_tokenizer(text: str) -> Tokenizer:
@@ -178,10 +178,10 @@ def load_tokenizer(text: str) -> Tokenizer:
     value = json.loads(text)
     names = tuple(value["special"])
     if value["tokenizer"] == "bytes":
-        return Bytes(names)
+        return ByteTokenizer(names)
     if value["tokenizer"] == "characters":
-        return Characters(value["letters"], names)
-    return BPE(_tokenizers().Tokenizer.from_str(json.dumps(value["inner"])), names)
+        return CharacterTokenizer(value["letters"], names)
+    return BPETokenizer(_tokenizers().Tokenizer.from_str(json.dumps(value["inner"])), names)
 
 
 def _tokenizers() -> Any:
