@@ -33,8 +33,7 @@ from querykey.costs.counting.counts import counts_of
 from querykey.costs.counting.passes import PassOptions, PassSetting, run_pass
 from querykey.costs.inputs import Inputs
 from querykey.costs.sums import sums_at
-from querykey.targets import PRESETS, TargetError, build
-from querykey.targets.huggingface import pairs
+from querykey.targets import PRESETS, TargetError, build, pairs
 
 POINTS = [
     {"batch": 3, "seq": 10, "target_seq": 6},

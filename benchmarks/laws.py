@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread on
 from querykey.laws.report import Report
 from querykey.laws.running.workers import Limits, stream
 from querykey.show import print_table
-from querykey.targets.huggingface import pairs
+from querykey.targets import pairs
 
 ROBERTAS = "camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
 # What was looked into: (architectures, laws, where in transformers/models, and why).

@@ -18,9 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread on
 import torch
 import transformers
 
-from querykey.targets import TargetError, build
-from querykey.targets.describe import count_parameters
-from querykey.targets.huggingface import HEADS, pairs
+from querykey.targets import TargetError, build, count_parameters, pairs
+from querykey.targets.huggingface import HEADS
 
 
 def survey() -> list[dict]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from querykey.targets import build, generation
+from querykey.targets import build, generates, greedy
 
 pytest.importorskip("transformers")
 
@@ -21,8 +21,8 @@ def test_it_says_what_forward_scores_highest(name):
         given = {"input_ids": said} if name == "hf:gpt2" else {"decoder_input_ids": said}
         scores = model(**{"input_ids": ids, **given}).logits[:, -1, main.low : main.high]
         said = torch.cat([said, scores.argmax(-1, keepdim=True) + main.low], 1)
-    assert torch.equal(generation.greedy(model, {"input_ids": ids}, 4, main), said)
+    assert torch.equal(greedy(model, {"input_ids": ids}, 4, main), said)
 
 
 def test_only_models_of_transformers_generate_so():
-    assert not generation.generates(nn.Linear(3, 3))
+    assert not generates(nn.Linear(3, 3))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import querykey
-from querykey.targets import TargetError, build
-from querykey.targets import huggingface as hf
+from querykey.targets import TargetError, build, pairs
+from querykey.targets.folders import OURS
 
 transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 VERSION = transformers.__version__
@@ -128,7 +128,7 @@ def test_a_saved_folder_gives_the_same_numbers(tmp_path, capfd):
 def test_a_folder_that_only_our_models_read(tmp_path):
     saved = build("elu")
     querykey.models.save(saved.model, tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == hf.OURS
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == OURS
     loaded = build(str(tmp_path))
     assert (loaded.kind, loaded.note) == ("folder", "weights from the folder")
     example = saved.example()
@@ -153,7 +153,7 @@ def test_broken_folders_say_what_is_broken(tmp_path):
 @pytest.mark.slow
 def test_at_least_240_architectures_with_heads_build_quickly():
     seconds, reasons = [], {}
-    for model_type, head in hf.pairs():
+    for model_type, head in pairs():
         name = f"hf:{model_type}:{head}"
         began = time.perf_counter()
         try:

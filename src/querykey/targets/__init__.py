@@ -1,17 +1,21 @@
-"""What a user names on the command line, built.
+"""Targets: the models that a user names, on the command line or in a call, built.
 
     target = build("hf:gpt2")      # or "model.py:make", "package.module:make", a folder, a preset
     target.model, target.inputs    # an nn.Module, and what its forward takes
-    target.run(target.example())   # one forward pass on inputs made up for it
+    target.run(target.example())   # one forward pass on random inputs
 
-A name that cannot be built raises a TargetError of one sentence that says what to do instead.
+A name that cannot be built raises a TargetError, which says in one sentence what to do instead.
 """
 
-from querykey.targets.describe import describe
+from querykey.targets.describe import count_parameters, describe
+from querykey.targets.errors import TargetError
 from querykey.targets.generation import generates, greedy
+from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
-from querykey.targets.inputs import Input, find_inputs, floating, is_lazy, quiet, uncompiled
-from querykey.targets.target import PRESETS, Target, TargetError, build
+from querykey.targets.inputs import Input
+from querykey.targets.kinds import is_lazy, uncompiled
+from querykey.targets.target import PRESETS, Target, build
+from querykey.targets.trial import floating, quiet
 
 __all__ = [
     "PRESETS",
@@ -19,6 +23,7 @@ __all__ = [
     "Target",
     "TargetError",
     "build",
+    "count_parameters",
     "describe",
     "find_inputs",
     "floating",

@@ -1,4 +1,4 @@
-"""A built target in tables: what it is, what it takes and gives, and what it is made of."""
+"""Describe a built target in tables: its class, inputs and outputs, and its modules."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from querykey.targets.inputs import evaluating, is_lazy
+from querykey.show import fold_numbered, group_name, table
+from querykey.targets.kinds import is_lazy
 from querykey.targets.target import Target
+from querykey.targets.trial import evaluating
 from querykey.words import last_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-DEPTH = 3  # how far down the tree of modules a description goes
+DEPTH = 3  # how many levels of modules a description shows
 
 
 def describe(target: Target) -> list[RenderableType]:
-    """Tables for a terminal: the facts, then the modules with repeated layers folded."""
-    from querykey.show import table
-
+    """Return tables for a terminal: the facts, then the modules with equal layers in one row."""
     return [
         table(("target", target.name), facts(target).items()),
         table(("module", "class", "parameters"), modules(target.model)),
@@ -31,33 +31,33 @@ def describe(target: Target) -> list[RenderableType]:
 
 
 def facts(target: Target) -> dict[str, str]:
-    """What it is, as one line each."""
+    """Return facts about a target by name, each in one line."""
     model = target.model
-    said = {
+    lines = {
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "source": _source(model),
         "parameters": f"{count:,}" if isinstance(count := _parameters(model), int) else count,
         "built in": f"{target.built_in:.2f} s",
     }
     if target.note:
-        said["note"] = target.note
-    for each in target.inputs:
-        said[f"takes {each.name}"] = f"{each}{'' if each.required else ' (optional)'}"
+        lines["note"] = target.note
+    for one in target.inputs:
+        lines[f"takes {one.name}"] = f"{one}{'' if one.required else ' (optional)'}"
     if target.inputs:
         with evaluating(model):
-            said["gives"] = _or_why_not(lambda: _outline(target.run(target.example())))
-    return said
+            lines["gives"] = _or_error(lambda: _outline(target.run(target.example())))
+    return lines
 
 
 def modules(model: nn.Module) -> list[tuple[str, str, int | str]]:
-    """(path, class, parameters) down to DEPTH; equal siblings share one row, as `h.0-11`."""
+    """Return (path, class, parameters) down to DEPTH; equal siblings share one row, as `h.0-11`."""
     rows = [("(all)", type(model).__name__, _parameters(model))]
     _add_children(model, "", DEPTH, rows)
     return rows
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Trainable or not, each shared one once."""
+    """Return the number of parameters, trainable or not, a shared one counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -70,44 +70,33 @@ def _add_children(
 ) -> None:
     if depth == 0:
         return
-    for names, child in _runs(module):
-        name = names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"
+    children = dict(module.named_children())
+    for names in fold_numbered(children, lambda a, b: _equal(children[a], children[b])):
+        name, child = group_name(names), children[names[0]]
         rows.append((f"{path}{name}", _one_line(child), _parameters(child)))
         # A list of layers is a grouping, not a level of its own.
         inner = depth if isinstance(child, nn.ModuleList) else depth - 1
         _add_children(child, f"{path}{name}.", inner, rows)
 
 
-def _runs(module: nn.Module) -> list[tuple[list[str], nn.Module]]:
-    """Children in order, with numbered neighbours that print alike joined."""
-    runs: list[tuple[list[str], nn.Module]] = []
-    for name, child in module.named_children():
-        last = runs[-1] if runs else None
-        if last and name.isdigit() and last[0][-1].isdigit() and _alike(last[1], child):
-            last[0].append(name)
-        else:
-            runs.append(([name], child))
-    return runs
-
-
-def _alike(first: nn.Module, second: nn.Module) -> bool:
+def _equal(first: nn.Module, second: nn.Module) -> bool:
     if is_lazy(first) or is_lazy(second):
         return False
-    shapes = [[(n, p.shape) for n, p in each.named_parameters()] for each in (first, second)]
+    shapes = [[(n, p.shape) for n, p in module.named_parameters()] for module in (first, second)]
     return type(first) is type(second) and shapes[0] == shapes[1]
 
 
 def _one_line(module: nn.Module) -> str:
-    details = _or_why_not(module.extra_repr)
+    details = _or_error(module.extra_repr)
     if "\n" in details or len(details) > 60:
         details = "..."
     return f"{type(module).__name__}({details})" if details else type(module).__name__
 
 
-def _or_why_not(say: Callable[[], str]) -> str:
-    """What it says, or what the user's code raised instead."""
+def _or_error(describe: Callable[[], str]) -> str:
+    """Return the result of a function, or the error that the user's code raised."""
     try:
-        return say()
+        return describe()
     except (Exception, SystemExit) as error:
         return f"raised {last_line(error)}"
 
@@ -121,7 +110,7 @@ def _source(model: nn.Module) -> str:
 
 
 def _outline(output: Any) -> str:
-    """The tensors of an output by name and shape; anything else by its class."""
+    """Return the tensors of an output by name and shape, and other values by their class."""
     if isinstance(output, torch.Tensor):
         return f"{tuple(output.shape)} {str(output.dtype).removeprefix('torch.')}"
     if isinstance(output, dict):

@@ -1,4 +1,4 @@
-"""Greedy generation by a `transformers` model itself, with nothing but its scores to go by."""
+"""Greedy generation with a `transformers` model's own generate()."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 import torch
 
-from querykey.targets.inputs import Input, is_hugging_face
+from querykey.targets.inputs import Input
+from querykey.targets.kinds import is_hugging_face
 
 
 def generates(model: Any) -> bool:
-    """Whether it is a `transformers` model that can generate."""
+    """Return whether it is a `transformers` model that can generate."""
     return is_hugging_face(model) and bool(model.can_generate())
 
 
 def greedy(model: Any, inputs: dict[str, Any], count: int, main: Input) -> torch.Tensor:
-    """Ids that begin with the prompt, or with a decoder's first token, and `count` more.
+    """Return ids: the prompt, or a decoder's first token, and then `count` more.
 
-    Only plain ids are said (special ones may stand for images), none ends a row, none is padding.
+    Only plain ids are generated (special ones may stand for images), no id ends a row, and none is
+    padding, so that the answer depends on the scores alone.
     """
     from transformers import GenerationConfig
 
@@ -26,11 +28,11 @@ def greedy(model: Any, inputs: dict[str, Any], count: int, main: Input) -> torch
         kept[:, main.low : main.high] = scores[:, main.low : main.high]
         return kept
 
-    given = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
-    # What a configuration forces, suppresses or penalises would be no matter of scores.
+    prompt = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+    # The model's own configuration could force, suppress or penalise ids.
     model.generation_config = GenerationConfig(
         pad_token_id=-1, bos_token_id=main.low, decoder_start_token_id=main.low
     )
     return model.generate(
-        **given, logits_processor=[plain], do_sample=False, num_beams=1, max_new_tokens=count
+        **prompt, logits_processor=[plain], do_sample=False, num_beams=1, max_new_tokens=count
     )

@@ -1,34 +1,30 @@
-"""Any architecture of the installed `transformers`, by its model_type, with random weights.
+"""Build any architecture of the installed `transformers`, shrunk, with random weights.
 
-All Hugging Face specifics of the package live here and in shrink.py.
+What is special about building Hugging Face models lives here, in shrink.py and in folders.py.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from querykey.targets.inputs import Input, find_inputs, quiet, trial
+from querykey.targets.errors import TargetError
+from querykey.targets.inputs import Input
 from querykey.targets.shrink import is_int, shrink
-from querykey.targets.target import TargetError
+from querykey.targets.trial import quiet, trial
 from querykey.words import last_line, suggest
 
 HEADS = ("causal", "masked", "seq2seq")
-OURS = "querykey"  # the model_type of folders that only `querykey.models` reads
 
 
-def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Build `hf:NAME[:head]`, shrunk, with random weights that are the same every time."""
+def build_architecture(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
+    """Return the model of `hf:NAME[:head]`, its inputs and a note; its weights never differ."""
     model_type, head = _parse(name)
     attempts = []
     for fill in (False, True):
@@ -42,36 +38,36 @@ def build(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
             attempts.append(error)
         else:
             return model, inputs, "shrunk, random weights"
-    # The first failure is the architecture's own; the second may come from what was filled in.
+    # The first error is the architecture's own; the second may come from the sizes filled in.
     reason = last_line(attempts[0])
     raise TargetError(f"`{name}` does not run when shrunk: {reason[:300]}") from attempts[0]
 
 
 def preload() -> None:
-    """Import what building needs, before processes are forked that all would."""
+    """Import what building needs once, before worker processes are forked that all need it."""
     try:
         import_module("transformers.modeling_utils")
     except ImportError:
-        return  # each target will say that it is missing
-    _config_classes()
+        return  # every target will say that it is missing
+    config_classes()
     for head in HEADS:
         _classes(head)
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Every (model_type, head) that the installed `transformers` has, in its order."""
+    """Return every (model_type, head) that the installed `transformers` has, in its order."""
     return [(model_type, head) for head in HEADS for model_type in _classes(head)]
 
 
 def inputs_of(model: Any) -> tuple[Input, ...]:
-    """What a `transformers` model's forward takes, for the first of text, images and features."""
+    """Return what a `transformers` model's forward takes: text, images, or else features."""
     config: Any = model.config
     arguments = inspect.signature(model.forward).parameters
     main = model.main_input_name
     if main == "pixel_values" or "input_ids" not in arguments:
         return (_non_text(main, config),)
     low, high = _plain_ids(model)
-    # Musical decoders read one row of ids per codebook.
+    # Music decoders read one row of ids per codebook.
     rows = getattr(config, "num_codebooks", 1) if "Musicgen" in type(model).__name__ else 1
     if rows > 1:
         return (Input("input_ids", "tokens", (2 * rows, "seq"), low, high),)
@@ -83,76 +79,15 @@ def inputs_of(model: Any) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Load a folder with config.json and safetensors; no download, no pickle."""
-    folder = Path(path)
-    config_file = folder / "config.json"
-    if not config_file.is_file():
-        raise TargetError(f"folder `{path}` has no config.json")
-    try:
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-        model_type, wanted = config["model_type"], (config.get("architectures") or [None])[0]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TargetError(f"`{config_file}` names no model_type: {last_line(error)}") from error
-    if not any(folder.glob("*.safetensors")):
-        raise TargetError(
-            f"folder `{path}` has no *.safetensors file (pickled weights are not read)"
-        )
-    if model_type == OURS:
-        return _our_folder(folder)
-    library = _transformers()
-    model_class = getattr(library, wanted, None) if wanted else None
-    if model_class is None:
-        known = _config_classes()
-        if model_type not in known:
-            raise TargetError(
-                f"`{config_file}`: transformers {library.__version__} has no architecture "
-                f"`{model_type}`{suggest(model_type, known)}"
-            )
-        model_class = library.AutoModel
-    try:
-        with quiet(), _no_progress_bar():
-            model = model_class.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True
-            ).eval()
-    except Exception as error:
-        raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
-    return model, inputs_of(model), "weights from the folder"
-
-
-def _our_folder(folder: Path) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Load what `qk.models.save` wrote of a model that no family of Hugging Face's has."""
-    try:
-        # By its name, as presets are: this room does not know the models.
-        model = import_module("querykey.models").load(folder)
-    except ValueError as error:
-        raise TargetError(f"folder `{folder}` does not load: {last_line(error)[:300]}") from error
-    inputs, note = find_inputs(model)
-    return model, inputs, note or "weights from the folder"
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Keep `transformers` from drawing how far it has loaded."""
-    bars = import_module("transformers.utils.logging")
-    before = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if before:
-            bars.enable_progress_bar()
-
-
 def _parse(name: str) -> tuple[str, str | None]:
-    """Split `hf:NAME[:head]` and check both against what is installed."""
+    """Return the model_type and the head of `hf:NAME[:head]`, if the installed library has them."""
     model_type, _, head = name.removeprefix("hf:").partition(":")
     if "/" in model_type:
         raise TargetError(
             f"`{name}`: no weights are downloaded; name the architecture by its model_type "
             "(hf:llama), or give a local folder with config.json and safetensors"
         )
-    known, version = _config_classes(), _transformers().__version__
+    known, version = config_classes(), transformers_library().__version__
     if model_type not in known:
         hint = suggest(model_type, known)
         raise TargetError(
@@ -172,28 +107,28 @@ def _parse(name: str) -> tuple[str, str | None]:
 
 
 def _model(model_type: str, head: str | None, fill: bool) -> nn.Module:
-    library = _transformers()
-    config = _config_classes()[model_type]()
+    library = transformers_library()
+    config = config_classes()[model_type]()
     head = head or _usual_head(model_type, config)
     if head in HEADS:
         model_class = getattr(library, _classes(head)[model_type])
     else:
         model_class = _other_class(config)
     wanted = model_class.config_class
-    if wanted and not isinstance(config, wanted):  # the head of a part, as a decoder within a model
+    if wanted and not isinstance(config, wanted):  # the head belongs to a part, such as the decoder
         config = next(part for part in vars(config).values() if isinstance(part, wanted))
     return model_class(shrink(config, head, fill))
 
 
 def _usual_head(model_type: str, config: Any) -> str | None:
-    """What people use the architecture for: a pair of sequences, an encoder, or a decoder."""
+    """Return the head that the architecture is usually used with, or None for other models."""
     if config.is_encoder_decoder and model_type in _classes("seq2seq"):
         return "seq2seq"
     return next((h for h in ("masked", "causal", "seq2seq") if model_type in _classes(h)), None)
 
 
 def _plain_ids(model: Any) -> tuple[int, int]:
-    """A range of token ids that no special token is in."""
+    """Return a range (low, high) of token ids without special tokens."""
     text = model.config.get_text_config()
     try:
         size = int(model.get_input_embeddings().num_embeddings)
@@ -222,7 +157,8 @@ def _non_text(main: str, config: Any) -> Input:
 
 
 @cache
-def _transformers() -> ModuleType:
+def transformers_library() -> ModuleType:
+    """Return the `transformers` package, or raise a TargetError that says how to install it."""
     try:
         import transformers
     except ImportError as error:
@@ -233,8 +169,9 @@ def _transformers() -> ModuleType:
 
 
 @cache
-def _config_classes() -> Any:
-    _transformers()
+def config_classes() -> Any:
+    """Return the configuration class of each model_type."""
+    transformers_library()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     return CONFIG_MAPPING
@@ -242,7 +179,7 @@ def _config_classes() -> Any:
 
 @cache
 def _classes(head: str) -> dict[str, str]:
-    """The name of the model class for each model_type that has this head."""
+    """Return the name of the model class of each model_type that has this head."""
     from transformers.models.auto import modeling_auto as auto
 
     table = {
@@ -254,11 +191,11 @@ def _classes(head: str) -> dict[str, str]:
 
 
 def _other_class(config: Any) -> Any:
-    """The class for an architecture without a text head: an image classifier, or the bare model."""
+    """Return the class of an architecture without a text head: image classifier, or bare model."""
     from transformers.models.auto import modeling_auto as auto
 
     for table in (auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, auto.MODEL_MAPPING):
         if type(config) in table:
-            found = table[type(config)]
-            return found[0] if isinstance(found, tuple) else found
+            classes = table[type(config)]
+            return classes[0] if isinstance(classes, tuple) else classes
     raise TargetError(f"`{config.model_type}` has no model class in transformers")

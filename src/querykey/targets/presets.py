@@ -1,4 +1,4 @@
-"""Small reference models made of torch's own layers: something lawful to try every verb on."""
+"""Small reference models made of torch's own layers, to try every verb on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Embedding(nn.Module):
         self.positions = nn.Embedding(POSITIONS, WIDTH)
 
     def forward(self, ids: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
-        # Counting real tokens only, so that padding on the left moves nothing.
+        # Only real tokens are counted, so that padding on the left moves no position.
         real = torch.ones_like(ids) if real is None else real.long()
         return self.tokens(ids) + self.positions((real.cumsum(1) - 1).clamp(min=0))
 
@@ -63,15 +63,15 @@ class _Pair(nn.Module):
 
 
 def encoder() -> nn.Module:
-    """Every token sees every token."""
+    """Return a model in which every token sees every token."""
     return _Stack(causal=False)
 
 
 def decoder() -> nn.Module:
-    """Every token sees itself and what came before."""
+    """Return a model in which every token sees itself and the tokens before it."""
     return _Stack(causal=True)
 
 
 def encoder_decoder() -> nn.Module:
-    """The original diagram: an encoder, and a causal decoder that looks at it."""
+    """Return the original Transformer: an encoder, and a causal decoder that attends to it."""
     return _Pair()

@@ -1,7 +1,7 @@
-"""A small configuration of any `transformers` architecture.
+"""Shrink the configuration of any `transformers` architecture.
 
-A configuration is a dataclass, so it is shrunk generically: every size that a rule of `SMALL` knows
-by its name is made small, lists with one entry per layer keep one layer of each kind, and the
+A configuration is a dataclass, so one function shrinks them all: every size whose name matches a
+rule of `SMALL` becomes small, lists with one entry per layer keep one layer of each kind, and the
 configuration derives the rest again by itself.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 VOCABULARY = 128
 
-# (names, size): the first rule whose pattern is the whole name applies, and never enlarges.
+# (pattern, size): the first rule whose pattern matches the whole name applies; it never enlarges.
 SMALL = [
     (re.compile(pattern), size)
     for pattern, size in (
@@ -49,16 +49,16 @@ LAYER_COUNTS = (
     "num_decoder_layers",
 )  # fmt: skip
 PER_STAGE = {"num_heads": 4, "depths": 1}  # lists of a pyramid, whose stages all stay
-KINDS_OF_LAYER = 4  # at most so many different layers are kept
+KINDS_OF_LAYER = 4  # at most so many kinds of layer are kept
 
-# Sizes that some configurations leave to a checkpoint: tried when a model does not build without.
+# Sizes that some configurations leave to a checkpoint; tried where a model does not build without.
 MISSING = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "vocab_size": VOCABULARY,
     "n_routed_experts": 4, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
     "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "pad_token_id": 1, "mask_token_id": 3,
 }  # fmt: skip
 
-# Sizes that depend on each other in ways no name tells, and defaults that cannot run at any size.
+# Sizes that depend on each other in ways that no name tells, and defaults that cannot run.
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
@@ -99,7 +99,7 @@ def shrink(config: Any, head: str | None = None, fill: bool = False) -> Any:
 
 
 def _small_sizes(config: Any, fill: bool) -> Iterator[tuple[str, Any]]:
-    """The fields that change, as (name, value)."""
+    """Yield the fields that change, as (name, value)."""
     count, kept = _kept_layers(config)
     for field in dataclasses.fields(config):
         if not field.init:
@@ -133,20 +133,20 @@ def _small_entry(name: str, entry: Any) -> Any:
 
 
 def _small_key_heads(config: Any, name: str, size: int) -> int:
-    """Keep the kind: as many key heads as heads, one for all, or one for a group of two."""
+    """Return a number of key heads of the same kind: one per head, one for all, or in between."""
     heads = vars(config).get(re.sub("key_value|kv", "attention", name))
     return 1 if size == 1 else 4 if size == heads else 2
 
 
 def _small_ids(ids: Any) -> Any:
-    """Move token ids below the vocabulary's end, mostly apart from each other."""
+    """Return token ids below the small vocabulary's end, mostly different from each other."""
     if isinstance(ids, list | tuple):
-        return [_small_ids(each) for each in ids]
+        return [_small_ids(one) for one in ids]
     return VOCABULARY - 1 - ids % 16 if is_int(ids) and ids >= VOCABULARY else ids
 
 
 def _kept_layers(config: Any) -> tuple[int | None, list[int]]:
-    """The number of layers, and which to keep: the first of each kind, two at least."""
+    """Return the number of layers, and which to keep: the first of each kind, at least two."""
     values = vars(config)
     count = next((values[n] for n in LAYER_COUNTS if is_int(values.get(n))), None)
     if count is None:
@@ -154,14 +154,14 @@ def _kept_layers(config: Any) -> tuple[int | None, list[int]]:
     lists = [v for v in values.values() if isinstance(v, list | tuple) and len(v) == count]
     kinds: dict[str, int] = {}
     for index in range(count):
-        kinds.setdefault(repr([each[index] for each in lists]), index)
+        kinds.setdefault(repr([entries[index] for entries in lists]), index)
     kept = sorted(kinds.values())[:KINDS_OF_LAYER]
     kept += [index for index in range(count) if index not in kept][: max(0, 2 - len(kept))]
     return count, sorted(kept)
 
 
 def _declared(field: dataclasses.Field[Any]) -> Any:
-    """A field's default as written in the class, before the configuration derived anything."""
+    """Return a field's default as the class declares it, before anything was derived from it."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -170,5 +170,5 @@ def _declared(field: dataclasses.Field[Any]) -> Any:
 
 
 def is_int(value: Any) -> bool:
-    """Tell a size from a switch: Python counts True as an int."""
+    """Return whether a value is a size and not a switch: Python counts True as an int."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,129 @@
+"""Models from Python code: `file.py:factory` and `package.module:factory`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from querykey.targets.errors import TargetError
+from querykey.targets.guessing import find_inputs
+from querykey.targets.inputs import Input
+from querykey.words import last_line, suggest
+
+
+def build_python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], str]:
+    """Return the model that the factory at `where` makes, its inputs, and a note.
+
+    `name` is what the user wrote, for error messages. A model may stand in place of a factory.
+    """
+    source, _, attribute = where.rpartition(":")
+    with _neighbours(source) if source.endswith(".py") else nullcontext():
+        factory = _factory(name, source, attribute)
+        try:
+            model = factory()
+        except (Exception, SystemExit) as error:
+            raise TargetError(f"`{name}`: {attribute}() raised {last_line(error)}") from error
+        if not isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise TargetError(
+                f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module"
+            )
+        inputs, note = find_inputs(model)
+    return model, inputs, note
+
+
+def _factory(name: str, source: str, attribute: str) -> Callable[[], Any]:
+    """Return the callable without arguments that a source has under a name."""
+    try:
+        module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
+    except FileNotFoundError as error:
+        raise TargetError(f"`{name}`: there is no file `{source}`") from error
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"`{name}`: importing `{source}` raised {last_line(error)}") from error
+    if not hasattr(module, attribute):
+        callables = [
+            n for n, value in vars(module).items() if callable(value) and not n.startswith("_")
+        ]
+        hint = suggest(attribute, callables)
+        raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{hint}")
+    factory = getattr(module, attribute)
+    if isinstance(factory, nn.Module):  # the file has built the model; calling it would run it
+        return lambda: factory
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise TargetError(
+            f"`{name}`: `{attribute}` is a {kind}, not a callable that returns a torch.nn.Module"
+        )
+    missing = _required(factory)
+    if missing:
+        raise TargetError(
+            f"`{name}`: `{attribute}` needs {', '.join(missing)}; a factory takes no arguments "
+            "(wrap it in a function that gives them)"
+        )
+    return factory
+
+
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """Return the arguments that a call must give; none where the signature cannot be read."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        f"`{p.name}`"
+        for p in parameters
+        if p.default is inspect.Parameter.empty and p.kind not in optional
+    ]
+
+
+def _load_file(path: str) -> Any:
+    """Import a file by its path, and return the module."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise FileNotFoundError(path)
+    # The stem alone could shadow an installed package (a user's file may be called torch.py).
+    spec = importlib.util.spec_from_file_location(f"querykey_target_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and inspect look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+_IMPORTED: dict[str, Path] = {}  # modules that files imported from their own folder: the folder
+
+
+@contextmanager
+def _neighbours(source: str) -> Iterator[None]:
+    """Let a file import its neighbours, as when Python runs it, but not those of other files."""
+    folder = Path(source).resolve().parent
+    for name in [name for name, home in _IMPORTED.items() if home != folder]:
+        del _IMPORTED[name]
+        sys.modules.pop(name, None)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the file may have removed it itself
+            sys.path.remove(str(folder))
+        new = set(sys.modules) - before
+        _IMPORTED.update({name: folder for name in new if _lies_in(folder, name)})
+
+
+def _lies_in(folder: Path, name: str) -> bool:
+    """Return whether a module is in `folder/name.py` or in the package `folder/name`."""
+    top = name.partition(".")[0]
+    module = sys.modules.get(top)
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+    return any(Path(place).with_suffix("") == folder / top for place in places if place)

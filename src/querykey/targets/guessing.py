@@ -1,0 +1,132 @@
+"""Find out what a model's forward takes: from its signature and layers, confirmed by a run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import islice, product
+
+from torch import nn
+
+from querykey.targets.batch_axis import with_batch_found
+from querykey.targets.huggingface import inputs_of
+from querykey.targets.inputs import Input
+from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
+from querykey.targets.trial import run_quietly, trial
+from querykey.words import last_line
+
+# Arguments that are not the data itself, by the names people give them.
+MASKS = re.compile(r".*mask|real|valid|is_pad.*")
+STARTS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
+NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
+TRIALS = 16  # at most so many guesses are tried
+IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
+
+
+Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
+
+
+def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
+    """Return what forward takes, or nothing and the reason.
+
+    Layers suggest candidates in the order in which they were registered (an Embedding suggests
+    token ids, a Linear suggests features of its width); the first that runs is taken.
+    """
+    model = uncompiled(model)
+    if is_hugging_face(model):
+        return inputs_of(model), ""
+    if is_lazy(model):
+        return (), "it has lazy layers, whose first run decides their sizes; say what it takes"
+    names = _argument_names(model)
+    if not names:
+        return (), "its forward names no arguments; say what it takes"
+    tried, reason = 0, ""
+    for inputs in _guesses(model, names):
+        try:
+            trial(model, inputs)
+        except (Exception, SystemExit) as error:  # a model that raises or exits is still built
+            tried, reason = tried + 1, reason or last_line(error)  # the first guess is likeliest
+        else:
+            return with_batch_found(inputs, lambda values: run_quietly(model, values)), ""
+    if not tried:
+        return (), "no layer of it tells what it takes; say it"
+    return (), f"none of {tried} guesses ran (the first: {reason[:160]}); say what it takes"
+
+
+def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
+    """Yield guesses: all arguments alike; then later ones as a number per row, if named so."""
+    alike = list(islice(product(_candidates(model), _masks(names)), TRIALS))
+    for candidate, mask in alike:
+        yield tuple(_input(name, candidate, mask) for name in names)
+    numbers = [name for name in names[1:] if NUMBERS.fullmatch(name)]
+    for candidate, mask in alike if numbers else ():
+        yield tuple(
+            Input(name, "tokens", ("batch",), 0, 10)
+            if name in numbers
+            else _input(name, candidate, mask)
+            for name in names
+        )
+
+
+def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
+    """Return the shapes that a required mask may have: over keys, or over pairs."""
+    shapes = [("batch", "seq"), ("seq", "seq"), ("batch", 1, 1, "seq")]
+    return shapes if any(MASKS.fullmatch(name) for name in names) else shapes[:1]
+
+
+def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Input:
+    if MASKS.fullmatch(name):
+        return Input(name, "mask", mask)
+    if STARTS.fullmatch(name):
+        return Input(name, "start", ())
+    return Input(name, *candidate)
+
+
+def _argument_names(model: nn.Module) -> list[str]:
+    """Return the arguments that a call must give; the first one where all have defaults."""
+    named = [
+        p
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    ]
+    required = [p.name for p in named if p.default is inspect.Parameter.empty]
+    return required or [p.name for p in named[:1]]
+
+
+def _candidates(model: nn.Module) -> Iterator[Candidate]:
+    """Yield what each layer would take, without repeats."""
+    tokens_first = all(getattr(m, "batch_first", True) for m in model.modules())
+    sequence = ("batch", "seq") if tokens_first else ("seq", "batch")
+    seen = set()
+    for module in model.modules():
+        for candidate in _taken_by(module, sequence):
+            if candidate not in seen:
+                seen.add(candidate)
+                yield candidate
+
+
+def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidate]:
+    if isinstance(module, nn.Embedding):
+        yield "tokens", sequence, 0, module.num_embeddings
+    elif isinstance(module, nn.Conv2d):
+        for size in IMAGE_SIZES:
+            yield "image", ("batch", module.in_channels, size, size), 0, 0
+    elif isinstance(module, nn.Conv1d):
+        yield "signal", ("batch", module.in_channels, "seq"), 0, 0
+        yield "features", (*sequence, module.in_channels), 0, 0
+    else:
+        for width in _widths(module):
+            yield "features", (*sequence, width), 0, 0
+            yield "features", ("batch", width), 0, 0
+
+
+def _widths(module: nn.Module) -> list[int]:
+    if isinstance(module, nn.Linear):
+        return [module.in_features]
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return [module.normalized_shape[-1]]
+    if isinstance(module, nn.RNNBase):
+        return [module.input_size]
+    matrices = [p for p in module.parameters(recurse=False) if p.dim() == 2]
+    return [size for matrix in matrices for size in matrix.shape]
