@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "backends": BEFORE | {"ag", "attention"},
     "nn": BEFORE | {"ag", "attention", "backends"},
     "models": BEFORE | {"ag", "attention", "backends", "nn"},
-    "targets": BEFORE,
+    "targets": BEFORE | {"ag", "attention", "backends", "nn", "models"},
     "costs": BEFORE | {"targets"},
     "laws": BEFORE | {"targets"},
 }
