@@ -24,7 +24,7 @@ from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_i
 
 
 @dataclass(frozen=True)
-class Recipe:
+class CopyRecipe:
     """How the weights and the precision of a model's copies are chosen."""
 
     seed: int = 0
@@ -37,7 +37,7 @@ class ModelCopies:
     """Copies of one model, made when they are first needed; the model itself is never run."""
 
     subject: Subject
-    recipe: Recipe = Recipe()
+    recipe: CopyRecipe = CopyRecipe()
     made: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
     states: dict[nn.Module, list[dict[str, Any]]] = field(default_factory=dict)  # as they began
     functions: set[str] = field(default_factory=set)  # names of the torch functions that ran
@@ -65,7 +65,7 @@ class ModelCopies:
         tensor = next(chain(self.model.parameters(), self.model.buffers()), None)
         return torch.device("cpu") if tensor is None else tensor.device
 
-    def by(self, recipe: Recipe) -> ModelCopies:
+    def by(self, recipe: CopyRecipe) -> ModelCopies:
         """Return copies of the same model that are made by another recipe."""
         return replace(self, recipe=recipe, made={})
 

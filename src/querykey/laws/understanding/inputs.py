@@ -12,7 +12,7 @@ from torch import nn
 
 from querykey.laws.run import PLAIN
 from querykey.laws.subject import Subject
-from querykey.laws.understanding.copies import ModelCopies, Recipe
+from querykey.laws.understanding.copies import CopyRecipe, ModelCopies
 from querykey.laws.understanding.float64 import duplicate
 from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.laws.understanding.signature import LENGTHS, CallSignature, length_of
@@ -42,7 +42,7 @@ def find_signature(subject: Subject, seed: int) -> tuple[ModelCopies, CallSignat
     """
     reasons: list[str] = []
     for wide in (True, False):
-        copies = ModelCopies(subject, Recipe(seed, wide))
+        copies = ModelCopies(subject, CopyRecipe(seed, wide))
         try:
             return copies, _signature(copies)
         except UnfitError as error:
