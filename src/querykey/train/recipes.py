@@ -7,15 +7,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """What a ready configuration trains, and the fields in which it differs from the defaults."""
 
     says: str
     config: dict[str, Any]
 
 
-RECIPES: dict[str, Recipe] = {
-    "stdlib": Recipe(
+RECIPES: dict[str, TrainingRecipe] = {
+    "stdlib": TrainingRecipe(
         "a small model of bytes on the source of Python's own library",
         {"folder": "runs/stdlib", "data": {"length": 128}},
     ),
