@@ -76,3 +76,8 @@ def head_output(weights, v, width):
 def serving_head(h, heads, kv_heads):
     """Query heads in order, an equal share of them for each key head."""
     return [g for g in range(kv_heads) for _ in range(heads // kv_heads)][h]
+
+
+def decay_factor(decay, real, query, key):
+    """exp of the decays of one head at the positions after `key` up to `query`, real ones alone."""
+    return math.exp(math.fsum(decay[t] for t in range(key + 1, query + 1) if real[t]))

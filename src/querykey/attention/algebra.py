@@ -58,7 +58,7 @@ class Mask:
         """Raise where the rule knows nothing of some query; a start on a device is not asked."""
         for leaf in self.leaves if queries else ():
             if leaf.bounded:
-                leaf.check_range(*_range(queries, start))
+                leaf.check_range(*position_range(queries, start))
 
     def check_range(self, first: int, last: int) -> None:
         """Raise where the rule knows nothing of a query at positions first to last."""
@@ -119,7 +119,7 @@ def _outer_axes(mask: Mask, start: Any) -> tuple[int, ...]:
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
 
 
-def _range(queries: int, start: Any) -> tuple[int, int]:
+def position_range(queries: int, start: Any) -> tuple[int, int]:
     """Return the first and the last position of queries, as far as the host knows them."""
     if isinstance(start, int):
         return start, start + queries - 1

@@ -46,19 +46,26 @@ def device_of(array: Array) -> Any:
     return array.device if library(array) in ("numpy", "torch") else compat.device(array)
 
 
-def host_values(tensor: Any) -> np.ndarray | None:
-    """Return the values of a torch tensor where they are at hand: not on a device, not traced."""
+def values_are_at_hand(array: Array) -> bool:
+    """Whether looking at an array's values costs nothing: not on a device, not traced."""
+    kind = library(array)
+    if kind != "torch":
+        return kind in ("numpy", "querykey")
     import torch
 
     transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
-    if (
-        torch.compiler.is_compiling()
-        or type(tensor) is not torch.Tensor
-        or tensor.device.type != "cpu"
-        or transforms.peek_interpreter_stack() is not None
-    ):
-        return None
-    return tensor.detach().numpy()
+    return (
+        not torch.compiler.is_compiling()
+        and isinstance(array, torch.Tensor)
+        and type(array) in (torch.Tensor, torch.nn.Parameter)
+        and array.device.type == "cpu"
+        and transforms.peek_interpreter_stack() is None
+    )
+
+
+def host_values(tensor: Any) -> np.ndarray | None:
+    """Return the values of a torch tensor where they are at hand."""
+    return tensor.detach().numpy() if values_are_at_hand(tensor) else None
 
 
 def constant_under_compile(function: Function) -> Function:
@@ -126,6 +133,14 @@ def widened(array: Array) -> Array:
         return array
     xp = namespace(array)
     return xp.astype(array, xp.float32)
+
+
+def running_sum(array: Array, axis: int) -> Array:
+    """Return the sums of the entries up to each one along an axis."""
+    # Not array_api_compat's, whose cache torch.compile cannot trace.
+    if library(array) == "torch":
+        return array.cumsum(axis)
+    return namespace(array).cumulative_sum(array, axis=axis)
 
 
 def full_precision(like: Array) -> AbstractContextManager[Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from querykey.attention.algebra import places
+import numpy as np
+
+from querykey.attention.algebra import places, position_range, split
 from querykey.attention.arrays import (
     Array,
     described,
@@ -15,12 +18,23 @@ from querykey.attention.arrays import (
     is_floating,
     is_integer,
     library,
+    namespace,
+    values_are_at_hand,
 )
 from querykey.attention.biases import Bias
-from querykey.attention.masks import ArrayMask, Dense, Mask
+from querykey.attention.masks import (
+    ArrayMask,
+    Causal,
+    Dense,
+    Documents,
+    Mask,
+    Padding,
+    real_keys,
+)
 from querykey.attention.mechanisms import Mechanism
 from querykey.shapes import ShapeError, bind
 
+DECAYING = (Causal, Padding, Documents)  # the rules under which a decay has a meaning
 Arrays = dict[str, Array]  # by the names they have in the call
 Axes = dict[str, tuple[Array, str]]  # the same, with the names of their axes
 
@@ -56,6 +70,7 @@ def check_inputs(
     mask: Mask,
     bias: Array | Bias | None = None,
     start: Any = None,
+    decay: Array | None = None,
 ) -> Call:
     """Return the sizes of the call, or raise the one error that says what does not fit."""
     arrays = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
@@ -72,6 +87,8 @@ def check_inputs(
         _check_start_is_known(mask, bias, sizes, arrays)
     else:
         _check_start(start, mask, sizes["query"], axes, arrays)
+    if decay is not None:
+        _check_decay(decay, mechanism, mask, 0 if start is None else start, sizes, axes, arrays)
     heads = sizes.get("head", 1)
     return Call(
         batch=tuple(size for axis, size in sizes.items() if axis.startswith("batch")),
@@ -196,6 +213,59 @@ def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays:
     _check_same_library("bias", arrays)
     _check_same_device("bias", arrays)
     bind(**axes, bias=(bias, _table_axes(bias, axes)))
+
+
+def check_takes_decay(mechanism: Mechanism, mask: Mask) -> None:
+    """Refuse a decay where the mechanism or the mask has no use for it."""
+    if not mechanism.takes_decay:
+        raise ValueError(
+            f"a decay multiplies the similarities of Kernel; {mechanism} has no use for it"
+        )
+    parts = split(mask)
+    if Causal() not in parts or any(type(part) not in DECAYING for part in parts):
+        raise ValueError(
+            f"a decay runs from a key to a later query: it wants Causal(), with Padding and "
+            f"Documents or without; got {mask}"
+        )
+
+
+def _check_decay(
+    decay: Any,
+    mechanism: Mechanism,
+    mask: Mask,
+    start: Any,
+    sizes: dict[str, Any],
+    axes: Axes,
+    arrays: Arrays,
+) -> None:
+    """The decay is of the keys' kind and shape, covers every query, and is at most 0."""
+    check_takes_decay(mechanism, mask)
+    arrays = arrays | {"decay": decay}
+    _check_kinds(arrays)
+    bind(**axes, decay=(decay, " ".join(axes["k"][1].split()[:-1])))
+    last = position_range(sizes["query"], start)[1] if sizes["query"] else -1
+    if last >= sizes["key"]:
+        problem = f"decay has no value for the last query, at position {last}"
+        raise ValueError(_shown(problem, arrays))
+    _check_decay_values(decay, mask, arrays)
+
+
+def _check_decay_values(decay: Array, mask: Mask, arrays: Arrays) -> None:
+    """Refuse values above 0, NaN and -inf at tokens that are real, where looking costs nothing."""
+    if not values_are_at_hand(decay):
+        return
+    xp, real = namespace(decay), real_keys(mask, decay)
+    wrong = ~((decay <= 0) & (decay > -math.inf))
+    if real is not None:
+        wrong = wrong & xp.asarray(real[..., None, :] if len(decay.shape) > 1 else real)
+    if bool(xp.any(wrong)):
+        first = np.argmax(np.asarray(xp.astype(wrong, xp.int8)))
+        place = tuple(int(i) for i in np.unravel_index(first, tuple(decay.shape)))
+        problem = (
+            f"decay is the logarithm of a gate, so it is finite and at most 0; "
+            f"got {float(decay[place]):g} at {place}"
+        )
+        raise ValueError(_shown(problem, arrays))
 
 
 def _batch_axes(axes: Axes) -> list[str]:

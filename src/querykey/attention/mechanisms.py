@@ -26,6 +26,7 @@ class Mechanism:
     """A way to turn queries and keys into weights; fast backends serve those that they know."""
 
     takes_bias: bool = False  # may numbers be added to its scores?
+    takes_decay: bool = False  # may its similarities shrink with the positions between?
     differentiable: bool = True  # do its weights change smoothly with queries and keys?
     # May it hold parameters, which want a gradient though neither q nor k nor v does?
     may_learn: bool = True
@@ -37,7 +38,8 @@ class Mechanism:
         """Return the weights (..., heads, T, S) of finite q (..., heads, T, D) and k.
 
         `seen` holds booleans that broadcast against the weights. A weight is 0 where `seen` is
-        False. With `takes_bias`, the numbers to add to the scores come as `bias=`.
+        False. With `takes_bias`, the numbers to add to the scores come as `bias=`; with
+        `takes_decay`, the factors from 0 to 1 of the similarities come as `decay=`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define weights(q, k, seen)")
 
@@ -101,6 +103,7 @@ class Kernel(Mechanism):
 
     features: FeatureMap
     scale: float = 1.0
+    takes_decay = True
     may_learn = False
     sums_suffice_under = Causal()  # sums of phi(k) v^T and of phi(k)
 
@@ -112,9 +115,10 @@ class Kernel(Mechanism):
         if not (_is_above_zero(self.scale) and math.isfinite(self.scale)):
             raise ValueError(f"a kernel's scale is above 0; got {self.scale}")
 
-    def weights(self, q: Array, k: Array, seen: Array) -> Array:
+    def weights(self, q: Array, k: Array, seen: Array, *, decay: Array | None = None) -> Array:
         """Return each key's share of the similarities of the keys that are seen."""
-        return shares(self.similarity(q, k, where=seen), seen)
+        similarity = self.similarity(q, k, where=seen)
+        return shares(similarity if decay is None else similarity * decay, seen)
 
     def flops(self, queries: Any, keys: Any, key_dim: Any, value_dim: Any) -> Any:
         """Count products of features where the map has no closed form in q.k, and making them."""

@@ -14,11 +14,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from querykey.attention.arrays import Array, full_precision, is_array, namespace, widened
+from querykey.attention.arrays import (
+    Array,
+    device_of,
+    full_precision,
+    is_array,
+    namespace,
+    running_sum,
+    widened,
+)
 from querykey.attention.biases import Bias
-from querykey.attention.heads import repeat_heads
+from querykey.attention.heads import key_head, repeat_heads
 from querykey.attention.inputs import Call, check_inputs
-from querykey.attention.masks import FULL, Mask
+from querykey.attention.masks import FULL, Mask, real_keys
 from querykey.attention.mechanisms import Mechanism, Softmax
 
 
@@ -30,20 +38,29 @@ def attend(
     mechanism: Mechanism = Softmax(),  # noqa: B008 - a frozen value
     mask: Mask = FULL,
     bias: Array | Bias | None = None,
+    decay: Array | None = None,
     start: Any = None,
 ) -> Array:
     """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
-    call = check_inputs(q, k, v, mechanism, mask, bias, start)
-    return attend_checked(q, k, v, mechanism, mask, bias, call)
+    call = check_inputs(q, k, v, mechanism, mask, bias, start, decay)
+    return attend_checked(q, k, v, mechanism, mask, call, bias, decay)
 
 
 def attend_checked(
-    q: Array, k: Array, v: Array, mechanism: Mechanism, mask: Mask, bias: Any, call: Call
+    q: Array,
+    k: Array,
+    v: Array,
+    mechanism: Mechanism,
+    mask: Mask,
+    call: Call,
+    bias: Array | Bias | None = None,
+    decay: Array | None = None,
 ) -> Array:
     """Do as `attend`, for arguments whose sizes `check_inputs` returned."""
     with full_precision(q):
         seen = visibility(q, mask, call)
-        shares, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        more = _more(q, mask, call, bias, decay)
+        shares, spoiled = _weights(q, k, mechanism, seen, call, more)
         out = weighted_sum(shares, _repeated(widened(v), call))
         return namespace(q).astype(_spoil(out, spoiled), v.dtype)
 
@@ -55,23 +72,36 @@ def weights(
     mechanism: Mechanism = Softmax(),  # noqa: B008 - a frozen value
     mask: Mask = FULL,
     bias: Array | Bias | None = None,
+    decay: Array | None = None,
     start: Any = None,
 ) -> Array:
     """Return each query's shares of the keys: (..., T, S); a query that sees nothing has zeros."""
-    call = check_inputs(q, k, None, mechanism, mask, bias, start)
+    call = check_inputs(q, k, None, mechanism, mask, bias, start, decay)
     with full_precision(q):
         seen = visibility(q, mask, call)
-        shares, spoiled = _weights(q, k, mechanism, seen, bias, call)
+        more = _more(q, mask, call, bias, decay)
+        shares, spoiled = _weights(q, k, mechanism, seen, call, more)
         return namespace(q).astype(_spoil(shares, spoiled & seen), q.dtype)
 
 
 def _weights(
-    q: Array, k: Array, mechanism: Mechanism, seen: Array, bias: Any, call: Call
+    q: Array, k: Array, mechanism: Mechanism, seen: Array, call: Call, more: dict[str, Array]
 ) -> tuple[Array, Array]:
     """Return the weights of what is finite, and (..., T, 1) which queries see what is not."""
     q, k, spoiled = _only_finite(namespace(q), widened(q), _repeated(widened(k), call), seen)
-    added = {} if bias is None else {"bias": bias_values(q, bias, call)}
-    return mechanism.weights(q, k, seen, **added), spoiled
+    return mechanism.weights(q, k, seen, **more), spoiled
+
+
+def _more(
+    q: Array, mask: Mask, call: Call, bias: Array | Bias | None, decay: Array | None
+) -> dict[str, Array]:
+    """Return what goes into the weights beside q and k: a bias and factors of decay, if any."""
+    more = {}
+    if bias is not None:
+        more["bias"] = bias_values(widened(q), bias, call)
+    if decay is not None:
+        more["decay"] = decay_factors(decay, mask, call)
+    return more
 
 
 def weighted_sum(weights: Array, v: Array) -> Array:
@@ -95,6 +125,38 @@ def bias_values(q: Array, bias: Array | Bias, call: Call) -> Array:
         return namespace(q).astype(bias, q.dtype)
     query, key, at = call.places(q)
     return namespace(q).astype(_beside(q, bias.on(q).values(query, key, at.head), call), q.dtype)
+
+
+def decay_factors(decay: Array, mask: Mask, call: Call) -> Array:
+    """Return exp(decay[j + 1] + ... + decay[i]) of query position i and key j; padding adds 0."""
+    xp, decay = namespace(decay), widened(decay)
+    real = real_keys(mask, decay)
+    if real is not None:
+        real = xp.asarray(real[..., None, :] if call.has_heads else real)
+        decay = xp.where(real, decay, xp.zeros_like(decay))
+    sums = sums_between(decay)
+    if isinstance(call.start, int) and call.start == 0 and call.queries == call.keys:
+        return xp.exp(_repeated(sums, call))
+    query, key, at = call.places(decay)
+    # A query before the first key sees nothing; one behind the last was refused where that is
+    # known, and else keeps the last value.
+    query = namespace(query).clip(query, 0, max(call.keys - 1, 0))
+    if not call.has_heads:
+        return xp.exp(sums[query[0, ...], key[0, ...]])
+    serving = key_head(at.head, call.heads, call.kv_heads)
+    return xp.exp(sums[(*at.batch, serving, query, key)])
+
+
+def sums_between(decay: Array) -> Array:
+    """Return decay[j + 1] + ... + decay[i] for all i and j <= i of (..., S), and 0 for j > i.
+
+    Each is a sum by itself: differences of sums from the first token on would lose digits.
+    """
+    xp = namespace(decay)
+    place = xp.arange(decay.shape[-1], device=device_of(decay))
+    behind = place[:, None] > place[None, :]
+    table = xp.where(behind, decay[..., :, None], xp.zeros_like(decay)[..., None, :])
+    return running_sum(table, axis=-2)
 
 
 def _only_finite(xp: Any, q: Array, k: Array, seen: Array) -> tuple[Array, Array, Array]:

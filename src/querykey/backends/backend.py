@@ -47,16 +47,24 @@ class Request(Generic[M]):
     mechanism: M
     mask: Mask
     bias: Array | Bias | None
+    decay: Array | None
     call: Call
 
     @classmethod
     def of(
-        cls, q: Any, k: Any, v: Any, mechanism: M, mask: Mask, bias: Any, start: Any
+        cls,
+        q: Any,
+        k: Any,
+        v: Any,
+        mechanism: M,
+        mask: Mask,
+        bias: Any = None,
+        start: Any = None,
+        decay: Any = None,
     ) -> Request[M]:
         """Check the arguments, or raise the one error that says what does not fit."""
-        return cls(
-            q, k, v, mechanism, mask, bias, check_inputs(q, k, v, mechanism, mask, bias, start)
-        )
+        call = check_inputs(q, k, v, mechanism, mask, bias, start, decay)
+        return cls(q, k, v, mechanism, mask, bias, decay, call)
 
     @property
     def empty(self) -> bool:
@@ -123,7 +131,7 @@ class Backend(Protocol):
         ...
 
 
-# (kernel, q, k, v, outer, total, real) -> (out, outer, total), as `attention.decoding` defines it.
+# (kernel, q, k, v, outer, total, real, decay) -> (out, outer, total): see `attention.recur`.
 Recur = Callable[..., tuple[Any, Any, Any]]
 
 
@@ -132,7 +140,9 @@ class RecurrentBackend(Backend, Protocol):
 
     recur: Recur
 
-    def recurrence_refusal(self, kernel: Any, q: Any, k: Any, v: Any, *sums: Any) -> str | None:
+    def recurrence_refusal(
+        self, kernel: Any, q: Any, k: Any, v: Any, *sums: Any, decay: Any = None
+    ) -> str | None:
         """Say why it cannot take new tokens (batch, heads, T, ...) into sums; None if it can."""
         ...
 

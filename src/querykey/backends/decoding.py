@@ -21,14 +21,23 @@ RECURRENT = ("triton", "chunked")  # in the order in which auto asks them; else 
 
 
 def extend(
-    q: Array, k: Array, v: Array, state: State, real: Any = None, *, bias: Bias | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    decay: Array | None = None,
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
 
     `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
-    state, and their outputs are zeros. A bias is a rule over positions.
+    state, and their outputs are zeros. A bias is a rule over positions. A decay is of the new
+    tokens, (batch, kv_heads, tokens), as in `attend`; calls without one count it as 0.
     """
-    return follow(q, k, v, ready(q, k, v, state, bias), real, bias=bias)
+    state = ready(q, k, v, state, real, bias, decay)
+    return follow(q, k, v, state, real, bias=bias, decay=decay)
 
 
 def follow(
@@ -39,6 +48,7 @@ def follow(
     real: Any = None,
     *,
     bias: Bias | None = None,
+    decay: Array | None = None,
     backend: str = "auto",
 ) -> tuple[Array, State]:
     """Do as `extend`, for arrays that are known to fit each other and the state's arrays.
@@ -46,14 +56,15 @@ def follow(
     A layer that made both the state and the arrays knows that; asking again at every token takes
     longer than the attention of a small model.
     """
-    new = state.chunk(q, k, v, real)
+    new = state.chunk(q, k, v, real, decay)
     if new.tokens == 0:
         return blank(q, v), state
     if isinstance(state, Recurrent):
         run = _recurrence(state, new, backend)
         out, outer, total = run(
-            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places()
-        )
+            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places(),
+            *(() if new.decay is None else (new.decay,)),
+        )  # fmt: skip
         return new.restore(out), state.after(new, outer, total)
     reading, after = state.reading(new, learning=bias is not None)
     out = attend(
@@ -66,15 +77,19 @@ def follow(
 def _recurrence(state: Recurrent, new: Chunk, backend: str) -> Recur:
     """Return what takes the chunk into the state's sums: by name, or the fastest that can."""
     tensors = (new.q, new.k, new.v, *state.arrays)
+
+    def refusal(recurrent: RecurrentBackend) -> str | None:
+        return recurrent.recurrence_refusal(state.kernel, *tensors, decay=new.decay)
+
     for name in RECURRENT:
         if backend == "auto" and considered(name, new.q):
             fast = cast(RecurrentBackend, load(name))
             pays = fast.recurrence_pays(new.tokens)
-            if pays and fast.recurrence_refusal(state.kernel, *tensors) is None:
+            if pays and refusal(fast) is None:
                 return fast.recur
         elif backend == name:
             named = cast(RecurrentBackend, load(name))
-            reason = named.recurrence_refusal(state.kernel, *tensors)
+            reason = refusal(named)
             if reason is not None:
                 raise BackendError(f"backend {name!r} cannot serve this call: {reason}")
             return named.recur

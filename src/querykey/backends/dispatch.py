@@ -69,11 +69,18 @@ def attend(
     mechanism: Mechanism = Softmax(),  # noqa: B008 - a frozen value
     mask: Mask = FULL,
     bias: Array | Bias | None = None,
+    decay: Array | None = None,
     start: Any = None,
     backend: str = "auto",
 ) -> Array:
-    """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
-    request = Request.of(q, k, v, mechanism, mask, bias, start)
+    """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M).
+
+    A decay is the logarithm of a gate at every key, (*batch, kv_heads, S), at most 0: the
+    similarity of a query at position i and a key j is multiplied by exp(decay[j + 1] + ... +
+    decay[i]). It is for Kernel under Causal(), with Padding, whose tokens count as 0, and Documents
+    or without.
+    """
+    request = Request.of(q, k, v, mechanism, mask, bias, start, decay)
     name = _pick(request) if backend == "auto" else _asked_for(backend, request)
     return load(name).run(request)
 
@@ -86,10 +93,11 @@ def explain(
     mechanism: Mechanism = Softmax(),  # noqa: B008 - a frozen value
     mask: Mask = FULL,
     bias: Array | Bias | None = None,
+    decay: Array | None = None,
     start: Any = None,
 ) -> Explanation:
     """Say which backend `attend` takes for these arguments, and why."""
-    request = Request.of(q, k, v, mechanism, mask, bias, start)
+    request = Request.of(q, k, v, mechanism, mask, bias, start, decay)
     taken = _pick(request)
     others = {
         name: _refusal(name, request) or load(name).beaten.format(taken=taken)

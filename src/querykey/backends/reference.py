@@ -42,6 +42,6 @@ def notes(request: Request[Any]) -> tuple[str, ...]:
 def run(request: Request[Any]) -> Array:
     """Compute the call by its equation."""
     return attend_checked(
-        request.q, request.k, request.v, request.mechanism, request.mask, request.bias,
-        request.call,
+        request.q, request.k, request.v, request.mechanism, request.mask, request.call,
+        request.bias, request.decay,
     )  # fmt: skip

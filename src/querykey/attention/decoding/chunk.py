@@ -35,6 +35,7 @@ class Chunk:
     counts: tuple[int, ...]  # real tokens of each row
     taken: np.ndarray | None = None  # (batch, tokens): where each token of the call now stands
     real: Array | None = None  # (batch, tokens) of the call, beside q
+    decay: Array | None = None  # (batch, kv_heads, tokens), 0 behind a row's real tokens
 
     @property
     def tokens(self) -> int:
@@ -61,26 +62,34 @@ class Chunk:
         return xp.where(self.real[:, None, :, None], out, xp.zeros_like(out))
 
 
-def chunk(q: Array, k: Array, v: Array, real: Any) -> Chunk:
+def chunk(q: Array, k: Array, v: Array, real: Any, decay: Array | None = None) -> Chunk:
     """Move the real tokens of each row together; `real` is (batch, tokens), True or 1, or None."""
     batch, tokens = q.shape[0], q.shape[-2]
     if real is None:
-        return Chunk(q, k, v, counts=(tokens,) * batch)
+        return Chunk(q, k, v, counts=(tokens,) * batch, decay=decay)
     host = _on_host(real, q)
     if host.all():
-        return Chunk(q, k, v, counts=(tokens,) * batch)
+        return Chunk(q, k, v, counts=(tokens,) * batch, decay=decay)
     counts = host.sum(axis=1)
     longest = int(counts.max(initial=0))
     order = np.argsort(~host, axis=1, kind="stable")[:, :longest]
     filled = np.arange(longest) < counts[:, None]
     xp = namespace(q)
     keep = constant(filled, q)[:, None, :, None]
-    q, k, v = (
-        xp.where(keep, moved, xp.zeros_like(moved))
-        for moved in (along_tokens(x, order) for x in (q, k, v))
+
+    def together(x: Array) -> Array:
+        moved = along_tokens(x, order)
+        return xp.where(keep, moved, xp.zeros_like(moved))
+
+    return Chunk(
+        together(q),
+        together(k),
+        together(v),
+        counts=tuple(counts.tolist()),
+        taken=np.maximum(np.cumsum(host, axis=1) - 1, 0),
+        real=constant(host, q),
+        decay=None if decay is None else together(decay[..., None])[..., 0],
     )
-    taken = np.cumsum(host, axis=1) - 1
-    return Chunk(q, k, v, tuple(counts.tolist()), np.maximum(taken, 0), constant(host, q))
 
 
 def blank(q: Array, v: Array) -> Array:

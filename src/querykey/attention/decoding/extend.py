@@ -22,7 +22,7 @@ from querykey.attention.decoding.recurrent import Recurrent, recur
 from querykey.attention.decoding.sliding import Sliding
 from querykey.attention.decoding.state import Memory, State
 from querykey.attention.inputs import check_inputs, check_specs
-from querykey.attention.masks import FULL, ArrayMask, Causal, Mask
+from querykey.attention.masks import FULL, ArrayMask, Causal, Mask, Padding
 from querykey.attention.mechanisms import Mechanism
 from querykey.shapes import bind
 from querykey.words import whole
@@ -74,21 +74,30 @@ def empty_state(
 
 
 def extend(
-    q: Array, k: Array, v: Array, state: State, real: Any = None, *, bias: Bias | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    *,
+    bias: Bias | None = None,
+    decay: Array | None = None,
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
 
     `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
-    state, and their outputs are zeros. A bias is a rule over positions.
+    state, and their outputs are zeros. A bias is a rule over positions. A decay is of the new
+    tokens, (batch, kv_heads, tokens), as in `attend`; calls without one count it as 0.
     """
-    state = ready(q, k, v, state, bias)
-    new = state.chunk(q, k, v, real)
+    state = ready(q, k, v, state, real, bias, decay)
+    new = state.chunk(q, k, v, real, decay)
     if new.tokens == 0:
         return blank(q, v), state
     if isinstance(state, Recurrent):
         out, outer, total = recur(
-            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places()
-        )
+            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places(),
+            new.decay,
+        )  # fmt: skip
         return new.restore(out), state.after(new, outer, total)
     reading, after = state.reading(new, learning=bias is not None)
     out = reference.attend(
@@ -98,13 +107,24 @@ def extend(
     return new.restore(out), after
 
 
-def ready(q: Array, k: Array, v: Array, state: State, bias: Bias | None) -> State:
+def ready(
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    real: Any = None,
+    bias: Bias | None = None,
+    decay: Array | None = None,
+) -> State:
     """Return the state with its arrays made, where new tokens fit it; else say what does not."""
     if bias is not None and not isinstance(bias, Bias):
         raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
     if not isinstance(state, State):
         raise TypeError(f"extend wants a state, from empty_state; got {type(state).__name__}")
-    check_inputs(q, k, v, state.mechanism, FULL, bias, start=0)
+    mask = FULL if decay is None else state.mask
+    if decay is not None and real is not None:
+        mask = mask & Padding(real)
+    check_inputs(q, k, v, state.mechanism, mask, bias, start=0, decay=decay)
     memory = state.memory
     sizes = (len(state.counts), memory.kv_heads, memory.key_dim, memory.value_dim)
     bind(

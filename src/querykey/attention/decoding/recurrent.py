@@ -7,11 +7,18 @@ from typing import cast
 
 import numpy as np
 
-from querykey.attention.arrays import Array, device_of, full_precision, namespace, widened
+from querykey.attention.arrays import (
+    Array,
+    device_of,
+    full_precision,
+    namespace,
+    running_sum,
+    widened,
+)
 from querykey.attention.decoding.chunk import Chunk
 from querykey.attention.decoding.state import State, chosen_rows
 from querykey.attention.mechanisms import Kernel
-from querykey.attention.reference import weighted_sum
+from querykey.attention.reference import sums_between, weighted_sum
 
 BLOCK = 128  # tokens taken in at a time: their features exist together, those of others do not
 
@@ -58,25 +65,64 @@ class Recurrent(State):
 
 
 def recur(
-    kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array, real: Array | None
+    kernel: Kernel,
+    q: Array,
+    k: Array,
+    v: Array,
+    outer: Array,
+    total: Array,
+    real: Array | None,
+    decay: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Return the outputs of new queries (batch, heads, tokens, ...), and the sums after the tokens.
 
     It goes block by block: the past through its sums, the block's own tokens pair by pair. `real`
-    (batch, 1, tokens) is False for what stands behind the real tokens of a row.
+    (batch, 1, tokens) is False for what stands behind the real tokens of a row. A decay (batch,
+    kv_heads, tokens) makes the sums of the past smaller at every token.
     """
     xp, outs = namespace(q), []
     with full_precision(q):
         for first in range(0, q.shape[2], BLOCK):
             place = slice(first, first + BLOCK)
             block_q, block_k, block_v = (widened(x[:, :, place, :]) for x in (q, k, v))
-            outs.append(_read(kernel, block_q, block_k, block_v, outer, total))
+            faded = None if decay is None else Faded.of(widened(decay[..., place]))
+            outs.append(_read(kernel, block_q, block_k, block_v, outer, total, faded))
             there = None if real is None else real[..., place]
-            outer, total = _taken_in(kernel.phi(block_k), block_v, outer, total, there)
+            phi = kernel.phi(block_k)
+            if faded is not None:
+                phi, outer, total = faded.to_the_end(phi, outer, total)
+            outer, total = _taken_in(phi, block_v, outer, total, there)
         return xp.astype(xp.concat(outs, axis=2), q.dtype), outer, total
 
 
-def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Array) -> Array:
+@dataclass(frozen=True)
+class Faded:
+    """What a decay leaves of the past and of a block's own tokens, as factors from 0 to 1."""
+
+    past: Array  # at every query, of what came before the block: (batch, kv_heads, tokens)
+    pairs: Array  # at every query, of every token up to it: (batch, kv_heads, tokens, tokens)
+
+    @classmethod
+    def of(cls, decay: Array) -> Faded:
+        """Return the factors of a block whose decay is (batch, kv_heads, tokens)."""
+        xp = namespace(decay)
+        return cls(xp.exp(running_sum(decay, axis=-1)), xp.exp(sums_between(decay)))
+
+    def to_the_end(self, phi: Array, outer: Array, total: Array) -> tuple[Array, Array, Array]:
+        """Return features and sums as what is left of them behind the block's last token."""
+        past = self.past[..., -1, None]
+        return phi * self.pairs[..., -1, :, None], outer * past[..., None], total * past
+
+
+def _read(
+    kernel: Kernel,
+    q: Array,
+    k: Array,
+    v: Array,
+    outer: Array,
+    total: Array,
+    faded: Faded | None,
+) -> Array:
     """Return the outputs of one block of queries (batch, heads, tokens, key_dim).
 
     What is not real stands behind what is, where no real query looks.
@@ -92,6 +138,9 @@ def _read(kernel: Kernel, q: Array, k: Array, v: Array, outer: Array, total: Arr
     near = kernel.similarity(q, k, where=seen)
     near = xp.where(seen, near, xp.zeros_like(near))
     phi = kernel.phi(q)
+    if faded is not None:
+        near = near * faded.pairs[:, :, None, ...]
+        phi = phi * faded.past[:, :, None, :, None]
     sums = phi @ outer + weighted_sum(near, v)
     norm = phi @ total[..., None] + xp.sum(near, axis=-1, keepdims=True)
     nothing = norm == 0

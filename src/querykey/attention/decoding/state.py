@@ -15,6 +15,7 @@ import numpy as np
 
 from querykey.attention.arrays import Array, constant, index_library, is_array, namespace
 from querykey.attention.decoding.chunk import Chunk, chunk
+from querykey.attention.inputs import check_takes_decay
 from querykey.attention.masks import Mask
 from querykey.attention.mechanisms import Mechanism
 
@@ -86,9 +87,13 @@ class State:
         """Return the state with its arrays made, in the library, dtype and device of `like`."""
         raise NotImplementedError
 
-    def chunk(self, q: Array, k: Array, v: Array, real: Any = None) -> Chunk:
+    def chunk(
+        self, q: Array, k: Array, v: Array, real: Any = None, decay: Array | None = None
+    ) -> Chunk:
         """Return new tokens as a chunk that may follow this state, or say why it may not."""
-        new = chunk(q, k, v, real)
+        if decay is not None:
+            check_takes_decay(self.mechanism, self.mask)
+        new = chunk(q, k, v, real, decay)
         if self.mask.settles:
             self._check_settled(new)
         return new

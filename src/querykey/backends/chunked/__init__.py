@@ -29,6 +29,8 @@ def refusal(request: Request[Kernel]) -> str | None:
     if request.others:
         shown = " & ".join(str(part) for part in request.others)
         return f"it takes Causal() and padding, and {shown} is neither"
+    if request.decay is not None:
+        return "it has no decay"
     if request.causal and not isinstance(request.call.start, int):
         return "it takes one start for all rows, not one each"
     if request.causal and request.call.start + request.call.queries <= 0:
@@ -79,9 +81,16 @@ def _looking(request: Request[Kernel], real: torch.Tensor | None, start: int) ->
 
 
 def recurrence_refusal(
-    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *sums: torch.Tensor
+    kernel: Kernel,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *sums: torch.Tensor,
+    decay: torch.Tensor | None = None,
 ) -> str | None:
     """Say why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
+    if decay is not None:
+        return "it has no decay"
     return only_backward(q, k, v, *sums)
 
 

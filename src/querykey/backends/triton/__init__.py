@@ -51,6 +51,8 @@ def refusal(request: Request[Kernel]) -> str | None:
     if others:
         shown = " & ".join(map(str, others))
         return f"it takes Causal(), padding and documents, and {shown} is none of these"
+    if request.decay is not None:
+        return "it has no decay"
     if len(request.others) > 1:
         return "it takes one Documents(...), not several at once"
     ordered = request.starts_at_zero and request.call.queries == request.call.keys
@@ -78,12 +80,19 @@ def recurrence_pays(tokens: int) -> bool:
 
 
 def recurrence_refusal(
-    mechanism: Mechanism, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *sums: torch.Tensor
+    mechanism: Mechanism,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *sums: torch.Tensor,
+    decay: torch.Tensor | None = None,
 ) -> str | None:
-    """Why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
+    """Say why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
     unknown = _unknown(mechanism)
     if unknown is not None:
         return unknown
+    if decay is not None:
+        return "it has no decay"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *sums)):
         return "it gives no gradients through a state"
     if q.shape[2] == 1 and q.dtype not in KINDS:
