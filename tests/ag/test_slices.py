@@ -158,3 +158,16 @@ def test_an_infinite_gradient_in_a_slice_is_blocked():
     with np.errstate(divide="ignore"):
         ag.sqrt(ag.relu(x)[0, 0]).backward()
     assert not x.grad.any()
+
+
+def test_a_product_of_two_batches_keeps_both_gradients_small(monkeypatch):
+    shapes, dense = [], slices.SliceGradient.dense
+
+    def spy(self):
+        shapes.append(self.shape)
+        return dense(self)
+
+    monkeypatch.setattr(slices.SliceGradient, "dense", spy)
+    x, w = ag.Tensor(np.ones((5, 32, 47))), ag.Tensor(np.ones((5, 47, 43)))
+    ag.sum(((x * 2.0) @ (w * 3.0))[:, 3, 0]).backward()
+    assert sorted(shapes) == [x.shape, w.shape]  # for their .grad alone
