@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import querykey as qk
 from querykey.attention.decoding.state import State
-from querykey.backends.triton.recurrence import recur
+from querykey.backends.triton import recur
 from querykey.show.table import print_table
 
 HEADS, SIZE = 16, 64

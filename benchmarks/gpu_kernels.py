@@ -23,12 +23,12 @@ def kernels(tokens: int, product: float, copy: float) -> list[list]:
     pair = rows * PLANS[SIZE].chunk // 2 * SIZE  # multiply-adds of one product over near pairs
     work = {  # FLOPs, or bytes as negative numbers
         "outputs": 2 * (rows * (3 * cube // 4 + 2 * square) + 2 * pair),
-        "states": 2 * rows * (3 * cube // 4 + 2 * square),
+        "chunk_sums": 2 * rows * (3 * cube // 4 + 2 * square),
         "query_gradients": 2 * (rows * (cube + 2 * square) + 3 * pair),
         "key_gradients": 2 * (rows * (2 * cube + 3 * square) + 4 * pair),
-        "running": -2 * 2 * tables,
-        "turned": -2 * 2 * rows * SIZE,
-        "scaled": -4 * 2 * rows * SIZE,
+        "running_sums": -2 * 2 * tables,
+        "transposed": -2 * 2 * rows * SIZE,
+        "scaled_gradients": -4 * 2 * rows * SIZE,
     }
     *x, g = draw(SIZE, tokens)
     leaves = [t.requires_grad_() for t in x]

@@ -18,11 +18,14 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from querykey.backends.triton import plans
-from querykey.backends.triton.kernels import gradients, outputs
-from querykey.backends.triton.kernels import sums as states
+from querykey.backends.triton.call import CompletedSquare, KernelCall, Sizes
+from querykey.backends.triton.kernels.sums import chunk_sums
+from querykey.backends.triton.launches import Launcher
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
 FLAGS, COUNTS = MockTensor(torch.uint8), MockTensor(torch.int32)
+INPUTS = {"q_LGTD": HALF, "k_LND": HALF, "v_LNM": HALF, "inverse_LGT": SINGLE}
+FAR = {"square_LCPDM": HALF, "moments_LCR": SINGLE}
 INDEX = re.compile(r"(%[\w#]+) = ttg\.memdesc_index (%[\w#]+)\[.*?: !ttg\.memdesc<(\d+)x")
 VIEW = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:trans|subslice) (%[\w#]+)")
 PRODUCT = re.compile(r"= ttng\.warp_group_dot (%[\w#]+), (%[\w#]+)")
@@ -53,10 +56,11 @@ def stop(_backend, module, *_):
     raise Compiled(str(module))
 
 
-def text_of(kernel, args, launch):
+def text_of(launcher, tensors):
+    launch = launcher.launch
     options = {"num_warps": launch.warps, "num_stages": launch.stages, "maxnreg": launch.registers}
     try:
-        kernel.warmup(*args, grid=(1,), **options)
+        launcher.kernel.warmup(**tensors, **launcher.numbers, grid=(1,), **options)
     except Compiled as made:
         return str(made)
     raise AssertionError("the compiler did not get to the machine's code")
@@ -110,23 +114,26 @@ def endangered(body, text):
 
 
 def planned(size):
-    """Yield a name, a kernel, its arguments and its launch, for heads of a size."""
-    plan, floats = plans.plan(size, size), [1.0] * 3
+    """Yield a name, a launcher and its tensors, for heads of a size."""
+    plan, sizes = plans.plan(size, size), Sizes(1, 1, N, N, size, size)
     for far in (True, False) if size <= plans.SUMMED else (False,):
-        for name, kernel, launches, args, more in (
-            ("outputs", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, None, None, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [True, False]),  # noqa: E501
-            ("outputs, padded", outputs.outputs, plan.outputs, [*[HALF] * 5, SINGLE, FLAGS, COUNTS, HALF, HALF, SINGLE, N, 64, N, 4, 8, *floats], [True, False]),  # noqa: E501
-            ("by query", gradients.query_gradients, plan.by_query, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, N, 64, N, 4, 8, *floats[:2]], []),  # noqa: E501
-            ("by key", gradients.key_gradients, plan.by_key, [*[HALF] * 5, SINGLE, SINGLE, HALF, SINGLE, HALF, HALF, N, N, 64, 4, 8, *floats], []),  # noqa: E501
-        ):  # fmt: skip
-            launch = launches[not far]
-            shape = [1, plan.chunk, size, size, 64, launch.queries, launch.keys, True, far, True]
-            yield f"{name} {size} {far}", kernel, [*args, *shape, *more, "tf32"], launch
+        call = KernelCall(sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
+        plain = INPUTS | (FAR if far else dict.fromkeys(FAR))
+        outs = plain | dict.fromkeys(("out_LGTM", "residue_LGTM"), HALF) | {"q_LGBDS": HALF}
+        unpadded = {"real_LN": None, "count_LC": None}
+        padded = {"real_LN": FLAGS, "count_LC": COUNTS}
+        back = plain | {"dout_LGTM": HALF, "e_LGT": SINGLE}
+        for name, launcher, tensors in (
+            ("outputs", call.outputs_and_residue, outs | unpadded),
+            ("outputs, padded", call.outputs_and_residue, outs | padded),
+            ("by query", call.query_gradients, back | {"q_LGBDS": HALF, "dq_LGTD": HALF}),
+            ("by key", call.key_gradients, back | {"k_LBDS": HALF, "dk_LND": HALF, "dv_LNM": HALF}),
+        ):
+            yield f"{name} {size} {far}", launcher, tensors
     if size <= plans.SUMMED:
-        shape = [N, 64, 4, 1, plan.chunk, size, size, 64, 0]
-        for w in (None, SINGLE):
-            args = [HALF, HALF, HALF, w, HALF, SINGLE, *shape, True, w is not None, "tf32"]
-            yield f"states {size} {bool(w)}", states.states, args, plans.SUMS
+        for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
+            tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
+            yield f"sums {size} {bool(w)}", launches.chunk_sums, tensors
 
 
 @triton.jit
@@ -149,11 +156,12 @@ def main():
     driver.set_active(Hopper())
     CUDABackend.make_llir = stop
     found, waiting, seen = {}, [], 0
-    wrong = ("racing", racing, [HALF, HALF, SINGLE, N, 64], plans.PLAIN)
-    for name, kernel, args, launch in [*planned(64), *planned(128), wrong]:
-        text = text_of(kernel, args, launch)
+    wrong = Launcher(racing, (1,), plans.PLAIN, N=N, D=64)
+    wrong = ("racing", wrong, {"X": HALF, "Y": HALF, "Z": SINGLE})
+    for name, launcher, tensors in [*planned(64), *planned(128), wrong]:
+        text = text_of(launcher, tensors)
         bodies = list(loops(text))
-        if kernel is not states.states and any(
+        if launcher.kernel is not chunk_sums and any(
             TILE.search(line) for body in bodies for line in body
         ):
             waiting.append(name)  # sums take one factor through registers

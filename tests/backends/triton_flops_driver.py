@@ -10,7 +10,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 from triton.runtime.interpreter import InterpreterBuilder
 
-from querykey.backends.triton import documents, plans
+from querykey.backends.triton import plans
+from querykey.backends.triton.intervals import intervals
 
 OPS = torch.ops.querykey
 LANES, GROUP, SIZE, WIDTH, CHUNK, TILE = 2, 2, 16, 32, 32, 16
@@ -66,7 +67,7 @@ def run_documents():
     """One document that holds all tokens."""
     q = torch.randn(LANES, GROUP, 48, SIZE)
     k, v = torch.randn(LANES, 48, SIZE), torch.randn(LANES, 48, WIDTH)
-    order, table = documents.bounds(torch.zeros(1, 48, dtype=torch.long), None, False)
+    order, table = intervals(torch.zeros(1, 48, dtype=torch.long), None, False)
     how = (order, table, NUMBERS, False)
     *forward, kept = beside(OPS.triton_documents_forward, q, k, v, *how, True)
     args = (torch.ones_like(kept[0]), *kept, q, k, v, *how)

@@ -14,10 +14,11 @@ from tests.backends.triton_driver import POLYNOMIAL, QUADRATIC, SCALE, TAYLOR, p
 from querykey.attention import empty_state, recur
 from querykey.attention.features import Polynomial
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.triton import plans, recurrence
+from querykey.backends import triton
+from querykey.backends.triton import plans
 
 BARE = (Polynomial(2, bias=0.0), lambda d: d**2)
-GPU, EQUATION = recurrence.recur, recur
+GPU, EQUATION = triton.recur, recur
 # Map, batch, heads, key heads, key and value size, pieces, whether some tokens are not real.
 CASES = {
     "one by one": (QUADRATIC, 2, 2, 2, 5, 3, (1, 1, 1, 1), False),
@@ -112,7 +113,7 @@ def compiled():
     sums = begun(kernel, q, k, v).arrays
 
     def step(q, k, v, outer, total):
-        return recurrence.recur(kernel, q, k, v, outer, total, None)
+        return triton.recur(kernel, q, k, v, outer, total, None)
 
     given = (q[:, :, :1], k[:, :, :1], v[:, :, :1], *sums)
     whole = torch.compile(step, fullgraph=True, backend="aot_eager")

@@ -12,7 +12,6 @@ from querykey.backends.backend import Request
 from querykey.backends.operators import only_backward
 from querykey.backends.triton import linear
 from querykey.backends.triton.plans import SIZES, SUMMED
-from querykey.backends.triton.recurrence import KINDS, recur
 
 __all__ = [
     "beaten",
@@ -29,7 +28,8 @@ __all__ = [
 
 # Asked once: torch.compile does not trace into the import system.
 HAS_TRITON = find_spec("triton") is not None
-MOST = 65535  # of a GPU's grid along its second axis
+MOST_HEADS = 65535  # programs along the second axis of a GPU's grid
+DECODED = (torch.bfloat16, torch.float16, torch.float32)  # dtypes of single tokens
 LONG = 256  # new tokens from which the kernels are quicker than the equation, if not one alone
 computes = Kernel
 beaten = "it serves, but {taken} is faster here; ask for it by name"
@@ -44,9 +44,9 @@ def refusal(request: Request[Kernel]) -> str | None:
     """Say why this backend cannot serve the call; None if it can."""
     if request.empty:
         return "there is nothing to compute"
-    unknown = _unknown(request.mechanism)
-    if unknown is not None:
-        return unknown
+    reason = _other_mechanism(request.mechanism)
+    if reason is not None:
+        return reason
     others = [part for part in request.others if not isinstance(part, Documents)]
     if others:
         shown = " & ".join(map(str, others))
@@ -61,8 +61,8 @@ def refusal(request: Request[Kernel]) -> str | None:
         return f"with {name} it takes as many queries as keys, the first at position 0"
     most = SUMMED if request.others else SIZES[-1]
     if max(request.call.key_dim, request.v.shape[-1]) > most:
-        known = ", with Documents(...)" if request.others else ""
-        return f"it takes keys and values of at most {most} entries{known}"
+        where = ", with Documents(...)" if request.others else ""
+        return f"it takes keys and values of at most {most} entries{where}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
     one_way = _machine(request.q) or only_backward(request.q, request.k, request.v)
@@ -88,14 +88,14 @@ def recurrence_refusal(
     decay: torch.Tensor | None = None,
 ) -> str | None:
     """Say why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
-    unknown = _unknown(mechanism)
-    if unknown is not None:
-        return unknown
+    reason = _other_mechanism(mechanism)
+    if reason is not None:
+        return reason
     if decay is not None:
         return "it has no decay"
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *sums)):
         return "it gives no gradients through a state"
-    if q.shape[2] == 1 and q.dtype not in KINDS:
+    if q.shape[2] == 1 and q.dtype not in DECODED:
         return f"it takes no {str(q.dtype)[6:]}"
     if q.shape[2] == 1:
         return _machine(q) or only_backward(q, k, v, *sums)
@@ -105,8 +105,8 @@ def recurrence_refusal(
     return one_way or _precision(q) or _crowd(*q.shape[:2])
 
 
-def _unknown(mechanism: Mechanism) -> str | None:
-    """Why it is not the mechanism that the kernels compute."""
+def _other_mechanism(mechanism: Mechanism) -> str | None:
+    """Say why the kernels do not compute this mechanism; None if they do."""
     if not isinstance(mechanism, Kernel):
         return f"it computes kernel attention, not {type(mechanism).__name__}"
     features = mechanism.features
@@ -116,14 +116,15 @@ def _unknown(mechanism: Mechanism) -> str | None:
 
 
 def _quadratic(features: PowerSeries) -> bool:
+    """Whether the similarity is c0 + c1 d + c2 d^2 with c2 above 0."""
     return len(features.coefficients) == 3 and features.coefficients[2] > 0
 
 
 def _machine(q: torch.Tensor) -> str | None:
-    """Why these tensors cannot go to a kernel here."""
+    """Say why these tensors cannot go to a kernel on this machine; None if they can."""
     if not q.is_cuda:
-        known = "" if torch.cuda.is_available() else ", and there is no CUDA device"
-        return f"it takes tensors on a GPU; q is on {q.device.type}{known}"
+        hint = "" if torch.cuda.is_available() else ", and there is no CUDA device"
+        return f"it takes tensors on a GPU; q is on {q.device.type}{hint}"
     if not HAS_TRITON:
         return "triton is not installed"
     if torch.cuda.get_device_properties(q.device).major < 8:
@@ -132,29 +133,34 @@ def _machine(q: torch.Tensor) -> str | None:
 
 
 def _precision(q: torch.Tensor) -> str | None:
+    """Say why the kernels do not compute in this precision; None if they do."""
     dtype = linear.compute_dtype(q)
     return None if dtype == torch.bfloat16 else f"it computes in bfloat16, not {str(dtype)[6:]}"
 
 
 def _crowd(*heads: int) -> str | None:
-    """Why so many heads cannot be served; asked last, as costs hold for sizes that were asked."""
-    if math.prod(heads) > MOST:
-        return f"it takes at most {MOST} heads, those of all rows counted"
+    """Say why so many heads cannot be served; None if they can.
+
+    This is asked last: a cost formula holds only for sizes that give the same answers, and the
+    number of heads is compared with a bound here.
+    """
+    if math.prod(heads) > MOST_HEADS:
+        return f"it takes at most {MOST_HEADS} heads, those of all rows counted"
     return None
 
 
 def notes(request: Request[Kernel]) -> tuple[str, ...]:
     """What a user should know about the numbers."""
-    said = ["sums over far tokens are kept in bfloat16"]
+    lines = ["sums over far tokens are kept in bfloat16"]
     if request.others:
-        said = ["every pair of a document is met, so time grows with the square of its length"]
+        lines = ["every pair of a document is met, so time grows with the square of its length"]
     elif max(request.call.key_dim, request.v.shape[-1]) > SUMMED:
-        said = [
+        lines = [
             f"heads above {SUMMED} meet every pair, so time grows with the square of the tokens"
         ]
     if request.causal:
-        said.append("NaN or inf in a key that only some queries may see can reach the others")
-    return tuple(said)
+        lines.append("NaN or inf in a key that only some queries may see can reach the others")
+    return tuple(lines)
 
 
 def run(request: Request[Kernel]) -> torch.Tensor:
@@ -168,4 +174,19 @@ def run(request: Request[Kernel]) -> torch.Tensor:
 
 
 def _documents(request: Request[Kernel]) -> list[Documents]:
+    """Return the rules of the mask that keep documents apart."""
     return [part for part in request.others if isinstance(part, Documents)]
+
+
+def recur(
+    kernel: Kernel,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    outer: torch.Tensor,
+    total: torch.Tensor,
+    real: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take new tokens into the sums of a recurrent state; `real` is (batch, 1, tokens)."""
+    real = None if real is None else real[:, 0]
+    return linear.extend(q, k, v, kernel, outer, total, real=real)

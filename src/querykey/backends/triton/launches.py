@@ -1,7 +1,8 @@
 """Kernels started quickly: what Triton found out about a call is kept for the next one like it.
 
 Triton looks at every argument to choose among the compiled versions of a kernel, which takes the
-host several times as long as the start itself.
+host several times as long as the start itself. A `Launcher` holds all arguments but the tensors, so
+that only these are looked at.
 """
 
 from __future__ import annotations
@@ -10,28 +11,44 @@ from typing import Any
 
 from torch import Tensor
 
-from querykey.backends.triton.plans import PLAIN, Launch
-
-KEPT = 4096  # versions by exact sizes, so that sequences of every length do not add up
-_known: dict[tuple, Any] = {}
+from querykey.backends.triton.plans import Launch
 
 
-def start(kernel: Any, grid: tuple[int, ...], *args: Any, launch: Launch = PLAIN) -> None:
-    """Run a kernel, its constants among the arguments; the first of them is a tensor."""
-    key = (kernel, launch, args[0].get_device(), *map(_kind, args))
-    made = _known.get(key)
-    if made is not None:
-        made[(*grid, 1, 1)[:3]](*args)
-        return
-    made = kernel[grid](
-        *args, num_warps=launch.warps, num_stages=launch.stages, maxnreg=launch.registers
-    )
-    if made is not None:  # as in Triton's interpreter
-        if len(_known) >= KEPT:
-            _known.clear()
-        _known[key] = made
+class Launcher:
+    """A kernel with its grid, its launch options, and all of its arguments that are no tensors."""
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], launch: Launch, **numbers: Any):
+        self.kernel, self.grid, self.launch, self.numbers = kernel, grid, launch, numbers
+        self._known: dict[tuple, tuple] = {}
+
+    def __call__(self, **tensors: Tensor | None) -> None:
+        """Run the kernel on tensors given by name; None where it does not read one."""
+        key = (*tensors, *map(_kind, tensors.values()))
+        known = self._known.get(key)
+        if known is None:
+            self._start(key, tensors)
+            return
+        run, numbers, places = known
+        args = numbers.copy()
+        for place, tensor in zip(places, tensors.values(), strict=True):
+            args[place] = tensor
+        run(*args)
+
+    def _start(self, key: tuple, tensors: dict[str, Tensor | None]) -> None:
+        """Run the kernel through Triton, and keep the version that it chose."""
+        launch = self.launch
+        options = {"num_warps": launch.warps, "num_stages": launch.stages}
+        compiled = self.kernel[self.grid](
+            **tensors, **self.numbers, **options, maxnreg=launch.registers
+        )
+        if compiled is None:  # as in Triton's interpreter
+            return
+        names = self.kernel.arg_names
+        numbers = [self.numbers.get(name) for name in names]
+        run = compiled[(*self.grid, 1, 1)[:3]]
+        self._known[key] = run, numbers, [names.index(name) for name in tensors]
 
 
-def _kind(x: Any) -> Any:
-    """Return what decides on the version: of a tensor its type and alignment, else the value."""
-    return (x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x
+def _kind(x: Tensor | None) -> Any:
+    """Return what decides on a kernel's version: a tensor's type, device and alignment."""
+    return None if x is None else (x.dtype, x.get_device(), x.data_ptr() % 16)

@@ -1,8 +1,9 @@
-"""Where a recurrent state keeps what, and where the kernels keep the same sums.
+"""Where a recurrent state keeps its sums, and where the kernels keep the same sums.
 
 Row r of phi(x) is weight[r] x_i x_j with the letters i, j of r; one past the last stands for 1.
 The rows are those of `PowerSeries`: 1, every x_i, every x_i x_j with i <= j, without degrees of
-factor 0. A state sums up phi(k) v^T and phi(k); the kernels sum up what `states` says, plain.
+factor 0. A state sums up phi(k) v^T and phi(k); the kernels sum up square and moments, as
+`kernels.sums` says, without weights.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """The rows of phi on a device, and how they come from and go to tables of `size` features.
+class StateLayout:
+    """The rows of phi on a device, and how they come from and go to tables for keys of `size`.
 
     Degrees 0 and 1 of a factor 0 have no rows; the kernels then ask for no such sums either.
     """
@@ -32,8 +33,8 @@ class Layout:
     ones: int  # rows of degree 0: 1 or none
     singles: int  # rows of degree 1
 
-    def gathered(self, outer: Tensor, total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a state as the kernels' sums: degree 2, the rest, and how many tokens there were.
+    def to_tables(self, outer: Tensor, total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a state as the kernels' sums: square, moments, and how many tokens there were.
 
         outer (lanes, width of phi, M) and total (lanes, width of phi); values are filled up.
         """
@@ -47,17 +48,21 @@ class Layout:
         z1[:, : self.singles] = total[:, self.ones : first]
         z2 = total[:, first:][:, self.origins[self._full]]
         s0 = outer[:, 0] if self.ones else torch.zeros_like(outer[:, 0])
-        rest = torch.cat([s1.flatten(1), z2.flatten(1), s0, z1], 1)
-        return square.flatten(1), rest, total[:, 0] if self.ones else torch.zeros_like(total[:, 0])
+        moments = torch.cat([s1.flatten(1), z2.flatten(1), s0, z1], 1)
+        return (
+            square.flatten(1),
+            moments,
+            total[:, 0] if self.ones else torch.zeros_like(total[:, 0]),
+        )
 
-    def scattered(
-        self, square: Tensor, rest: Tensor, count: Tensor, value_dim: int
+    def to_state(
+        self, square: Tensor, moments: Tensor, count: Tensor, value_dim: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the kernels' sums as a state: the way back of `gathered`."""
+        """Return the kernels' sums as a state: the way back of `to_tables`."""
         lanes, size = len(square), self.size
         square = square.view(lanes, 3 * size * size // 4, -1)
         width = square.shape[-1]
-        s1, z2, s0, z1 = rest.split([size * width, size * size, width, size], 1)
+        s1, z2, s0, z1 = moments.split([size * width, size * size, width, size], 1)
         pairs = self.letters[:, self.ones + self.singles :].long()
         outer = [
             s0[:, None][:, : self.ones],
@@ -81,7 +86,9 @@ class Layout:
         return _place(low, high, half)
 
 
-def layout(key_dim: int, size: int, numbers: Sequence[float], device: torch.device) -> Layout:
+def state_layout(
+    key_dim: int, size: int, numbers: Sequence[float], device: torch.device
+) -> StateLayout:
     """Return the layout for keys of `key_dim` entries, filled up to `size`.
 
     `numbers` are the kernel's scale and c0, c1, c2; half of each factor goes to q, half to k.
@@ -90,7 +97,9 @@ def layout(key_dim: int, size: int, numbers: Sequence[float], device: torch.devi
 
 
 @lru_cache(maxsize=32)
-def _layout(key_dim: int, size: int, numbers: tuple[float, ...], device: torch.device) -> Layout:
+def _layout(
+    key_dim: int, size: int, numbers: tuple[float, ...], device: torch.device
+) -> StateLayout:
     # Made on a CPU and moved once: CUDA calls can be recorded as a graph after the first one.
     scale, c0, c1, c2 = numbers
     pairs = torch.triu_indices(key_dim, key_dim)
@@ -107,11 +116,11 @@ def _layout(key_dim: int, size: int, numbers: tuple[float, ...], device: torch.d
     numbered = torch.full((size, size), none)
     numbered[pairs[0], pairs[1]] = numbered[pairs[1], pairs[0]] = torch.arange(none)
     origins = torch.cat([numbered[:half].flatten(), numbered[half:, half:].flatten()])
-    made = (torch.cat(letters, 1).int(), torch.cat(weights).float())
-    made += (_place(pairs[0], pairs[1], half), origins)
-    return Layout(*(x.to(device) for x in made), size, int(c0 > 0), key_dim * int(c1 > 0))
+    tables = (torch.cat(letters, 1).int(), torch.cat(weights).float())
+    tables += (_place(pairs[0], pairs[1], half), origins)
+    return StateLayout(*(x.to(device) for x in tables), size, int(c0 > 0), key_dim * int(c1 > 0))
 
 
 def _place(i: Tensor, j: Tensor, half: int) -> Tensor:
-    """Return the row of (i, j), i <= j, among those of all tiles of `states.tiles`."""
+    """Return the row of (i, j), i <= j, among those of all tiles, as `kernels.sums` keeps them."""
     return torch.where(i < half, i * 2 * half + j, 2 * half * half + (i - half) * half + j - half)

@@ -1,6 +1,7 @@
 """Quadratic kernels on a GPU: axes folded, sizes filled up, padding taken out; then the operator.
 
     out = attend(q, k, v, Kernel(Quadratic()), causal=True)
+    out, outer, total = extend(q, k, v, Kernel(Quadratic()), outer, total)
 
 For the backward pass are kept q, k, v, the output (to 16 bits), one number per query, and the sums
 of far keys, if keys are far.
@@ -10,12 +11,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import Kernel, PowerSeries
-from querykey.backends.triton import documents
-from querykey.backends.triton.ops import triton_forward
-from querykey.backends.triton.plans import fitting
+from querykey.backends.triton.buffers import filled
+from querykey.backends.triton.intervals import intervals
+from querykey.backends.triton.ops import (
+    documents_forward,
+    triton_decode,
+    triton_extend,
+    triton_forward,
+)
 
 
 def attend(
@@ -32,9 +37,8 @@ def attend(
 
     q (*batch, heads, T, D), k (*batch, kv_heads, S, D), v (*batch, kv_heads, S, M), or all three
     without heads; real (*batch, S) is True for keys that exist; a query sees keys with its own of
-    the ids (*batch, S), if given. Causal and ids need T = S.
+    the ids (*batch, S), if there are ids. Causal and ids need T = S.
     """
-    assert isinstance(kernel.features, PowerSeries)
     q, k, v = (x.to(compute_dtype(q)) for x in (q, k, v))
     shape = (*q.shape[:-1], v.shape[-1])
     if q.ndim == 2:
@@ -45,24 +49,57 @@ def attend(
         seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
     if ids is not None:
         batch = k.shape[:-3]
-        order, table = documents.bounds(_rows(ids, batch), _rows(real, batch), causal)
+        order, table = intervals(_rows(ids, batch), _rows(real, batch), causal)
         if real is not None:
             seen = table[3].gather(-1, order.argsort(-1)).view(*batch, -1)
     if real is not None:
-        looking, there = (x[..., None, :, None] for x in (seen > 0, real))
-        q, k, v = torch.where(looking, q, 0), torch.where(there, k, 0), torch.where(there, v, 0)
+        looking, present = (x[..., None, :, None] for x in (seen > 0, real))
+        q, k, v = torch.where(looking, q, 0), torch.where(present, k, 0), torch.where(present, v, 0)
     outer = k.shape[:-2]
     q = filled(q.reshape(outer.numel(), q.shape[-3] // outer[-1], *q.shape[-2:]))
     k, v = (filled(x.reshape(outer.numel(), *x.shape[-2:])) for x in (k, v))
-    numbers = [float(kernel.scale), *map(float, kernel.features.coefficients)]
     keep = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if order is not None and table is not None:
-        out = documents.documents_forward(q, k, v, order, table, numbers, causal, keep)[0]
+        out = documents_forward(q, k, v, order, table, _numbers(kernel), causal, keep)[0]
     else:
         if real is not None:
             real = real[..., None, :].expand(*outer, -1).reshape(outer.numel(), -1).contiguous()
-        out = triton_forward(q, k, v, real, numbers, causal, keep)[0]
+        out = triton_forward(q, k, v, real, _numbers(kernel), causal, keep)[0]
     return out[..., : shape[-1]].reshape(shape)
+
+
+def extend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel,
+    outer: Tensor,
+    total: Tensor,
+    *,
+    real: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return causal attention over the sums of the past and new tokens, and the sums after these.
+
+    q (batch, heads, T, D), k and v (batch, kv_heads, T, ...), real (batch, T); outer (batch,
+    kv_heads, width, M) is sum phi(k) v^T and total (batch, kv_heads, width) is sum phi(k). The sums
+    of the past stay as they are.
+    """
+    batch, kv_heads, tokens, _ = k.shape
+    lanes, group, dtype = batch * kv_heads, q.shape[1] // kv_heads, q.dtype
+    if tokens > 1:
+        q, k, v = (x.to(compute_dtype(q)) for x in (q, k, v))
+    q = q.reshape(lanes, group, tokens, -1)
+    k, v = (x.reshape(lanes, tokens, -1) for x in (k, v))
+    if real is not None:
+        real = real[:, None].expand(batch, kv_heads, tokens).reshape(lanes, tokens)
+    sums = outer.flatten(0, 1), total.flatten(0, 1)
+    if tokens == 1:
+        real = None if real is None else real[:, 0]
+        out, *sums = triton_decode(q[:, :, 0], k[:, 0], v[:, 0], real, *sums, _numbers(kernel))
+    else:
+        out, *sums = triton_extend(q, k, v, real, *sums, _numbers(kernel))
+    out = out.to(dtype).reshape(batch, kv_heads * group, tokens, -1)
+    return out, sums[0].view(outer.shape), sums[1].view(total.shape)
 
 
 def compute_dtype(q: Tensor) -> torch.dtype:
@@ -72,12 +109,12 @@ def compute_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
+def _numbers(kernel: Kernel) -> list[float]:
+    """Return the kernel's scale and the coefficients c0, c1, c2 of its similarity."""
+    assert isinstance(kernel.features, PowerSeries)
+    return [float(kernel.scale), *map(float, kernel.features.coefficients)]
+
+
 def _rows(x: Tensor | None, batch: torch.Size) -> Tensor | None:
     """Return x (..., S) as one row for each of the batch."""
     return None if x is None else x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)
-
-
-def filled(x: Tensor) -> Tensor:
-    """Return x contiguous, with zeros behind its last axis up to a size that is served."""
-    missing = fitting(x.shape[-1]) - x.shape[-1]
-    return F.pad(x, (0, missing)) if missing else x.contiguous()

@@ -1,8 +1,9 @@
-"""The GPU kernels as two operators, with their shapes and their derivative.
+"""The GPU kernels as operators of torch, with their shapes, derivatives and FLOPs.
 
 Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, N, D), v (lanes, N, M), all
 contiguous and of the sizes that `plans` lists; `real` (lanes, N) is False for padding, whose k and
 v are zeros. `numbers` are the kernel's scale and c0, c1, c2 of the similarity c0 + c1 d + c2 d^2.
+The kernels need triton, which only Linux has: they are imported when one is first run.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.library import register_autograd
 from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.operators import no_second_derivative, operator
 from querykey.backends.triton import flops
+from querykey.backends.triton.buffers import empty_outputs, empty_sums
 from querykey.backends.triton.plans import plan
 
 
@@ -28,15 +31,22 @@ def _forward(
     causal: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return out (lanes, group, T, M), what its rounding left out, 1/z (lanes, group, T), and sums.
+    """Return out (lanes, group, T, M), its residue, 1/z (lanes, group, T), square and moments.
 
-    All but the first are for gradients, which are differences from the output; the second is empty
-    if not to keep or in float32, the sums of `passes` where all keys are near or not to keep.
+    All but the first are for gradients, which are differences from the output. The residue, what
+    rounding took from the output, is empty if not to keep or in float32; the sums are empty where
+    all keys are near or not to keep.
     """
     from querykey.backends.triton import passes
 
     with torch.cuda.device_of(q):
-        return passes.forward(q, k, v, real, numbers, causal, keep)
+        out, residue, inverse, *sums = passes.forward(q, k, v, real, numbers, causal, keep)
+    square, moments = sums if keep else (None, None)
+    return (
+        out, q.new_empty(0) if residue is None else residue, inverse,
+        q.new_empty(0, 0) if square is None else square,
+        inverse.new_empty(0, 0) if moments is None else moments,
+    )  # fmt: skip
 
 
 def _empty_results(
@@ -48,57 +58,142 @@ def _empty_results(
     causal: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (lanes, _, queries, size), (keys, width) = q.shape, v.shape[1:]
-    out, more, inverse = empty_outputs(q, v, keep)
-    cut = plan(size, width)
-    square, rest = [0, 0], [0, 0]
-    if keep and cut.far(queries, keys, keep):
-        tables = [lanes, -(-keys // cut.chunk) if causal else 1]
-        square = [*tables, 3 * size // 4, size, width]
-        rest = [*tables, size * width + size * size + width + size]
-    return out, more, inverse, q.new_empty(square), inverse.new_empty(rest)
-
-
-def empty_outputs(q: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return room for outputs, for what rounding takes from them if that is kept, and for 1/z."""
-    out = v.new_empty((*q.shape[:-1], v.shape[-1]))
-    more = v.new_empty(out.shape if keep and v.dtype != torch.float32 else 0)
-    return out, more, q.new_empty(q.shape[:-1], dtype=torch.float32)
+    """Return tensors shaped like the results of `triton_forward`."""
+    out, residue, inverse = _empty_documents(q, k, v, keep)
+    if keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
+        return out, residue, inverse, *empty_sums(q, v, causal)
+    return out, residue, inverse, q.new_empty(0, 0), inverse.new_empty(0, 0)
 
 
 def _backward(
     g: Tensor,
     out: Tensor,
-    more: Tensor,
+    residue: Tensor,
     inverse: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     square: Tensor,
-    rest: Tensor,
+    moments: Tensor,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v, by what `_forward` has kept."""
+    """Return the gradients of q, k and v, by what `triton_forward` has kept."""
     from querykey.backends.triton import passes
 
+    results = passes.Results(out, *map(_or_none, (residue, inverse, square, moments)))
     with torch.cuda.device_of(q):
-        g, tables = g.contiguous(), (square, rest)
-        return passes.backward(g, out, more, inverse, q, k, v, *tables, numbers, causal)
+        return passes.backward(g.contiguous(), results, q, k, v, numbers, causal)
 
 
-def empty_gradients(
+def _or_none(x: Tensor) -> Tensor | None:
+    """Return x, or None for the empty tensor that stands for nothing."""
+    return x if x.numel() else None
+
+
+def _empty_gradients(
     g: Tensor,
     out: Tensor,
-    more: Tensor,
+    residue: Tensor,
     inverse: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tensors shaped like the gradients of q, k and v; documents' are the same."""
+    """Return tensors shaped like the gradients of q, k and v."""
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _documents_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do as `triton_forward`, for tokens that see those of their document alone.
+
+    order and table are those of `intervals`.
+    """
+    from querykey.backends.triton import documents
+
+    with torch.cuda.device_of(q):
+        out, residue, inverse, *_ = documents.forward(q, k, v, order, table, numbers, keep)
+    return out, q.new_empty(0) if residue is None else residue, inverse
+
+
+def _empty_documents(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors shaped like outputs, residue and 1/z; the last argument is `keep`."""
+    out, residue, inverse = empty_outputs(q, v, keep=how[-1])
+    return out, q.new_empty(0) if residue is None else residue, inverse
+
+
+def _documents_backward(
+    g: Tensor,
+    out: Tensor,
+    residue: Tensor,
+    inverse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v, by what `triton_documents_forward` has kept."""
+    from querykey.backends.triton import documents, passes
+
+    results = passes.Results(out, _or_none(residue), inverse, None, None)
+    with torch.cuda.device_of(q):
+        return documents.backward(
+            g.contiguous(), results, q, k, v, order, table, numbers, causal
+        )  # fmt: skip
+
+
+def _decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    outer: Tensor,
+    total: Tensor,
+    numbers: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output (lanes, group, M) of one token, and the sums of a state after it."""
+    from querykey.backends.triton import recurrence
+
+    with torch.cuda.device_of(q):
+        q, k, v, outer, total = (x.contiguous() for x in (q, k, v, outer, total))
+        return recurrence.decode(q, k, v, real, outer, total, numbers)
+
+
+def _extend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    outer: Tensor,
+    total: Tensor,
+    numbers: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs (lanes, group, T, M) of many tokens, and the sums after them."""
+    from querykey.backends.triton import recurrence
+
+    with torch.cuda.device_of(q):
+        return recurrence.extend(q, k, v, real, outer, total, numbers)
+
+
+def _empty_state(
+    q: Tensor, k: Tensor, v: Tensor, real: Any, outer: Tensor, total: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors shaped like outputs and the two sums of a state."""
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    return out, outer.new_empty(outer.shape), total.new_empty(total.shape)
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -111,9 +206,31 @@ def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
     return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
 
 
+def _remember_documents(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, order, table, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output, q, k, v, order, table)
+    ctx.set_materialize_grads(False)
+
+
+def _derive_documents(ctx: Any, g: Tensor, *_: None) -> tuple:
+    return *documents_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
+
+
 triton_forward = operator("triton_forward", _forward, _empty_results)
-triton_backward = operator("triton_backward", _backward, empty_gradients)
-torch.library.register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
-torch.library.register_autograd("querykey::triton_backward", no_second_derivative)
+triton_backward = operator("triton_backward", _backward, _empty_gradients)
+documents_forward = operator("triton_documents_forward", _documents_forward, _empty_documents)
+documents_backward = operator("triton_documents_backward", _documents_backward, _empty_gradients)
+triton_decode = operator("triton_decode", _decode, _empty_state)
+triton_extend = operator("triton_extend", _extend, _empty_state)
+register_autograd("querykey::triton_forward", _derive, setup_context=_remember)
+register_autograd("querykey::triton_backward", no_second_derivative)
+register_autograd(
+    "querykey::triton_documents_forward", _derive_documents, setup_context=_remember_documents
+)
+register_autograd("querykey::triton_documents_backward", no_second_derivative)
 register_flop_formula(torch.ops.querykey.triton_forward)(flops.forward)
 register_flop_formula(torch.ops.querykey.triton_backward)(flops.backward)
+register_flop_formula(torch.ops.querykey.triton_documents_forward)(flops.documents_forward)
+register_flop_formula(torch.ops.querykey.triton_documents_backward)(flops.documents_backward)
+register_flop_formula(torch.ops.querykey.triton_decode)(flops.decode)
+register_flop_formula(torch.ops.querykey.triton_extend)(flops.extend)

@@ -19,7 +19,7 @@ class Launch:
     registers: int | None = None  # at most, so that more programs share a multiprocessor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart by identity, so that looking one up is quick
 class Plan:
     """Tokens to a chunk, the length up to which all keys are near, and each kernel's launch."""
 
@@ -70,3 +70,21 @@ def fitting(size: int) -> int:
 def plan(key_dim: int, value_dim: int) -> Plan:
     """Return the plan for sizes served."""
     return PLANS[key_dim if value_dim <= SUMMED else value_dim]
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """The columns of values to a program, the rows of phi to a step, and how the program runs."""
+
+    columns: int
+    rows: int
+    launch: Launch
+
+
+def decode_plan(lanes: int, group: int) -> DecodePlan:
+    """Return how one token is taken into so many states with so many queries each."""
+    if lanes < 64:  # as many programs as there are multiprocessors, and much for each at a time
+        return DecodePlan(8, max(1024 // group, 64), Launch(0, 0, 16, 1))
+    if lanes < 256:
+        return DecodePlan(32, max(128 // group, 32), Launch(0, 0, 4, 1))
+    return DecodePlan(64, max(256 // group, 32), Launch(0, 0, 8, 1))

@@ -1,97 +1,90 @@
-"""Recurrent states on a GPU: one new token or many, as operators, and which calls they serve."""
+"""New tokens after those that a recurrent state has summed up: one to a row, or many.
+
+One token joins the state in a single kernel. Many go through the kernels of `passes`, begun with
+the state's sums and ending in those of the next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from querykey.attention import Kernel, PowerSeries
-from querykey.backends.operators import operator
-from querykey.backends.triton import flops
-from querykey.backends.triton.linear import compute_dtype
+from querykey.backends.triton.buffers import filled
+from querykey.backends.triton.call import cut, kernel_call
+from querykey.backends.triton.kernels.decode import decode_token
+from querykey.backends.triton.launches import Launcher
+from querykey.backends.triton.layout import state_layout
+from querykey.backends.triton.passes import Past, run_forward
+from querykey.backends.triton.plans import decode_plan
 
-KINDS = (torch.bfloat16, torch.float16, torch.float32)  # of the tokens, when there is one to a row
+
+class DecodeSizes(NamedTuple):
+    """The sizes of q (lanes, group, key_dim), v (lanes, value_dim) and a state of `width` rows."""
+
+    lanes: int
+    group: int
+    key_dim: int
+    width: int
+    value_dim: int
 
 
-def recur(
-    kernel: Kernel,
+def decode(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    real: Tensor | None,
     outer: Tensor,
     total: Tensor,
-    real: Tensor | None,
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take new tokens into the sums of a recurrent state, which stay as they are.
+    """Return the outputs (lanes, group, M) and the two sums after q (lanes, group, D), k and v."""
+    lanes, group, key_dim = q.shape
+    sizes = DecodeSizes(lanes, group, key_dim, *outer.shape[1:])
+    layout = state_layout(key_dim, key_dim + key_dim % 2, numbers, q.device)
+    out = q.new_empty((lanes, group, sizes.value_dim))
+    outer_after, total_after = outer.new_empty(outer.shape), total.new_empty(total.shape)
+    _decode(sizes, real is not None)(
+        q_LGD=q, k_LD=k, v_LM=v, real_L=real, letters_2F=layout.letters, weights_F=layout.weights,
+        outer_LFM=outer, total_LF=total, out_LGM=out, outer_after_LFM=outer_after,
+        total_after_LF=total_after,
+    )  # fmt: skip
+    return out, outer_after, total_after
 
-    q (batch, heads, T, D), k and v (batch, kv_heads, T, ...), real (batch, 1, T); the sums are
-    outer (batch, kv_heads, width, M) and total (batch, kv_heads, width).
+
+@lru_cache(maxsize=256)
+def _decode(sizes: DecodeSizes, counted: bool) -> Launcher:
+    group = 1 << (sizes.group - 1).bit_length()  # the next power of two
+    plan = decode_plan(sizes.lanes, group)
+    return Launcher(
+        decode_token, (sizes.lanes, cut(sizes.value_dim, plan.columns)), plan.launch,
+        F=sizes.width, G=sizes.group, D=sizes.key_dim, M=sizes.value_dim, GROUP=group,
+        COLUMNS=plan.columns, ROWS=plan.rows, COUNTED=counted,
+    )  # fmt: skip
+
+
+def extend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    outer: Tensor,
+    total: Tensor,
+    numbers: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs of q (lanes, group, T, D), causal, and the state after k and v.
+
+    real (lanes, T) is False for padding, whose k and v are zeros.
     """
-    assert isinstance(kernel.features, PowerSeries)
-    batch, kv_heads, tokens, _ = k.shape
-    lanes, group, dtype = batch * kv_heads, q.shape[1] // kv_heads, q.dtype
-    numbers = [float(kernel.scale), *map(float, kernel.features.coefficients)]
-    if tokens > 1:
-        q, k, v = (x.to(compute_dtype(q)) for x in (q, k, v))
-    q = q.reshape(lanes, group, tokens, -1)
-    k, v = (x.reshape(lanes, tokens, -1) for x in (k, v))
-    if real is not None:
-        real = real.expand(batch, kv_heads, tokens).reshape(lanes, tokens)
-    sums = outer.flatten(0, 1), total.flatten(0, 1)
-    if tokens == 1:
-        real = None if real is None else real[:, 0]
-        out, *sums = triton_decode(q[:, :, 0], k[:, 0], v[:, 0], real, *sums, numbers)
-    else:
-        out, *sums = triton_extend(q, k, v, real, *sums, numbers)
-    out = out.to(dtype).reshape(batch, kv_heads * group, tokens, -1)
-    return out, sums[0].view(outer.shape), sums[1].view(total.shape)
-
-
-def _decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    real: Tensor | None,
-    outer: Tensor,
-    total: Tensor,
-    numbers: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output (lanes, group, M) of one token, and the sums after it."""
-    from querykey.backends.triton.kernels import decode
-
-    with torch.cuda.device_of(q):
-        q, k, v, outer, total = (x.contiguous() for x in (q, k, v, outer, total))
-        return decode.decode(q, k, v, real, outer, total, numbers)
-
-
-def _extend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    real: Tensor | None,
-    outer: Tensor,
-    total: Tensor,
-    numbers: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the outputs (lanes, group, T, M) of many tokens, and the sums after them."""
-    from querykey.backends.triton import carry
-
-    with torch.cuda.device_of(q):
-        return carry.extend(q, k, v, real, outer, total, numbers)
-
-
-def _empty_results(
-    q: Tensor, k: Tensor, v: Tensor, real: Any, outer: Tensor, total: Tensor, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    return out, outer.new_empty(outer.shape), total.new_empty(total.shape)
-
-
-triton_decode = operator("triton_decode", _decode, _empty_results)
-triton_extend = operator("triton_extend", _extend, _empty_results)
-register_flop_formula(torch.ops.querykey.triton_decode)(flops.decode)
-register_flop_formula(torch.ops.querykey.triton_extend)(flops.extend)
+    key_dim, value_dim = q.shape[-1], v.shape[-1]
+    q, k, v = (filled(x) for x in (q, k, v))
+    layout = state_layout(key_dim, q.shape[-1], numbers, q.device)
+    square, moments, count = layout.to_tables(outer, total, v.shape[-1])
+    past = Past(square, moments, count.round())
+    call = kernel_call(q, k, v, numbers, causal=True, keep=False, carried=True)
+    results, after = run_forward(call, q, k, v, real, keep=False, past=past)
+    count = past.count + (k.shape[1] if real is None else real.sum(-1))
+    out = results.out[..., :value_dim].contiguous()
+    return out, *layout.to_state(*after, count, value_dim)

@@ -1,9 +1,10 @@
 """Attention in which each query sees an interval of keys: documents, once each stands in one piece.
 
 The intervals of queries over keys, and of keys over the queries that see them, are given by their
-first token and the one after their last. Whole tiles outside of them are skipped; what is left is
-every pair of a document, so time grows with the squares of the documents' lengths.
-The equations are those of `outputs` and `gradients`.
+first token (low) and the one after their last (up), for every batch entry, whose `heads` lanes
+share them. Whole tiles outside of them are skipped; what is left is every pair of a document, so
+time grows with the squares of the documents' lengths. The axis E counts batch entries; queries and
+keys are as many. The equations are those of `outputs` and `gradients`.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -12,17 +13,16 @@ The equations are those of `outputs` and `gradients`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from querykey.backends.triton.kernels.pairs import from_keys, from_queries, read, settle, tokens
-from querykey.backends.triton.launches import start
-from querykey.backends.triton.ops import empty_outputs
-from querykey.backends.triton.passes import Job
+from querykey.backends.triton.kernels.pairs import (
+    add_key_gradients,
+    add_outputs,
+    add_query_gradients,
+    load_tokens,
+    write_outputs,
+)
 
 
 @triton.jit
@@ -42,181 +42,144 @@ def bounds(low, up, STEP: tl.constexpr):
 
 
 @triton.jit
-def outputs(
-    Q, K, V, LOW, UP, REAL, OUT, MORE, INVERSE, T, heads, rise, shift, rest,
+def document_outputs(
+    q_LGTD, k_LTD, v_LTM, low_ET, up_ET, real_ET, out_LGTM, residue_LGTM, inverse_LGT,
+    T, heads, rise, shift, offset,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
-    KEEP: tl.constexpr, PREC: tl.constexpr,
+    KEEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write BQ queries' outputs, what rounding took from them, and their normalisers' inverses."""
+    """Write out_i = n_i / z_i, its residue and 1 / z_i for BQ queries i of one row.
+
+    n_i (M) = sum_j f(q_i.k_j) v_j and z_i = sum_j f(q_i.k_j) over the keys low_i <= j < up_i.
+    """
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = row // G
     t = block * BQ + tl.arange(0, BQ)
     # Rows past the last do as the last one does, and are not written.
     at = lane // heads * T + tl.minimum(t, T - 1)
-    low, up = tl.load(LOW + at), tl.load(UP + at)
-    q = tokens(Q + row * T * D, t, T, D)
-    K, V = K + lane * T * D, V + lane * T * M
+    low, up = tl.load(low_ET + at), tl.load(up_ET + at)
+    q = load_tokens(q_LGTD + row * T * D, t, T, D)
+    k_TD, v_TM = k_LTD + lane * T * D, v_LTM + lane * T * M
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
     low, up = low[:, None], up[:, None]
-    if REAL is not None:
-        REAL += lane // heads * T
-    acc, z = read(acc, z, q, low, up, K, V, REAL, begin, first, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc, z = read(acc, z, q, low, up, K, V, REAL, first, last, T, rise, shift, rest, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc, z = read(acc, z, q, low, up, K, V, REAL, last, end, T, rise, shift, rest, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    settle(acc, z, OUT, MORE, INVERSE, row, t, T, M, KEEP)
+    if real_ET is not None:
+        real_ET += lane // heads * T
+    acc, z = add_outputs(
+        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=begin, end=first, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    )  # fmt: skip
+    acc, z = add_outputs(
+        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=first, end=last, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+    )  # fmt: skip
+    acc, z = add_outputs(
+        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=last, end=end, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    )  # fmt: skip
+    write_outputs(acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, T, M, KEEP)
 
 
 @triton.jit
-def query_gradients(
-    Q, K, V, DOUT, E, INVERSE, LOW, UP, DQ, T, heads, rise, shift,
+def document_query_gradients(
+    q_LGTD, k_LTD, v_LTM, dout_LGTM, e_LGT, inverse_LGT, low_ET, up_ET, dq_LGTD,
+    T, heads, rise, shift,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
-    PREC: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of BQ queries."""
+    """Write dq_i (D) = sum_j w_ij f'(d_ij) k_j, low_i <= j < up_i, for BQ queries i of one row."""
     block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     lane = row // G
     d = tl.arange(0, D)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
     at = lane // heads * T + tl.minimum(t, T - 1)
-    low, up = tl.load(LOW + at), tl.load(UP + at)
-    q, o = tokens(Q + row * T * D, t, T, D), tokens(DOUT + row * T * M, t, T, M)
-    e = tl.load(E + row * T + t, mask=real, other=0.0)
-    K, V = K + lane * T * D, V + lane * T * M
+    low, up = tl.load(low_ET + at), tl.load(up_ET + at)
+    q, o = load_tokens(q_LGTD + row * T * D, t, T, D), load_tokens(dout_LGTM + row * T * M, t, T, M)
+    e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
+    k_TD, v_TM = k_LTD + lane * T * D, v_LTM + lane * T * M
     acc = tl.zeros((BQ, D), tl.float32)
     begin, first, last, end = bounds(low, up, BK)
     low, up = low[:, None], up[:, None]
-    acc = from_keys(acc, q, o, e, low, up, K, V, begin, first, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    acc = from_keys(acc, q, o, e, low, up, K, V, first, last, T, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
-    acc = from_keys(acc, q, o, e, low, up, K, V, last, end, T, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
+    acc = add_query_gradients(
+        acc, q, o, e, low, up, k_TD, v_TM, begin=begin, end=first, N=T, rise=rise, shift=shift,
+        D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    )  # fmt: skip
+    acc = add_query_gradients(
+        acc, q, o, e, low, up, k_TD, v_TM, begin=first, end=last, N=T, rise=rise, shift=shift,
+        D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+    )  # fmt: skip
+    acc = add_query_gradients(
+        acc, q, o, e, low, up, k_TD, v_TM, begin=last, end=end, N=T, rise=rise, shift=shift,
+        D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    )  # fmt: skip
+    inverse = tl.load(inverse_LGT + row * T + t, mask=real, other=0.0)
     acc *= 2 * rise * inverse[:, None]
-    DQ += row * T * D
-    tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
+    dq = dq_LGTD + row * T * D + t[:, None] * D + d[None, :]
+    tl.store(dq, acc.to(dq_LGTD.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
-def key_gradients(
-    Q, K, V, DOUT, E, INVERSE, LOW, UP, DK, DV, T, heads, rise, shift, rest,
+def document_key_gradients(
+    q_LGTD, k_LTD, v_LTM, dout_LGTM, e_LGT, inverse_LGT, low_ET, up_ET, dk_LTD, dv_LTM,
+    T, heads, rise, shift, offset,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
-    PREC: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of BK keys and their values; the intervals are those of queries."""
+    """Write dk_j (D) = sum_i w_ij f'(d_ij) q_i, dv_j (M) = sum_i f(d_ij) o_i / z_i for BK keys j.
+
+    Key j is seen by the queries low_j <= i < up_j.
+    """
     block, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     d, m = tl.arange(0, D), tl.arange(0, M)
     u = block * BK + tl.arange(0, BK)
     real = u < T
     at = lane // heads * T + tl.minimum(u, T - 1)
-    low, up = tl.load(LOW + at), tl.load(UP + at)
+    low, up = tl.load(low_ET + at), tl.load(up_ET + at)
     at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
-    k, v = tokens(K + lane * T * D, u, T, D), tokens(V + lane * T * M, u, T, M)
+    k, v = load_tokens(k_LTD + lane * T * D, u, T, D), load_tokens(v_LTM + lane * T * M, u, T, M)
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
     begin, first, last, end = bounds(low, up, BQ)
     low, up = low[:, None], up[:, None]
     for h in range(G):
         row = lane * G + h
-        q, o, e, i = Q + row * T * D, DOUT + row * T * M, E + row * T, INVERSE + row * T
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, begin, first, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, first, last, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
-        dk, dv = from_queries(dk, dv, k, v, low, up, q, o, e, i, last, end, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
+        q_TD, dout_TM = q_LGTD + row * T * D, dout_LGTM + row * T * M
+        e_T, inverse_T = e_LGT + row * T, inverse_LGT + row * T
+        dk, dv = add_key_gradients(
+            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=begin, end=first, T=T,
+            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=True, PRECISION=PRECISION,
+        )  # fmt: skip
+        dk, dv = add_key_gradients(
+            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=first, end=last, T=T,
+            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=False, PRECISION=PRECISION,
+        )  # fmt: skip
+        dk, dv = add_key_gradients(
+            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=last, end=end, T=T,
+            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=True, PRECISION=PRECISION,
+        )  # fmt: skip
     dk *= 2 * rise
-    tl.store(DK + lane * T * D + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
-    tl.store(DV + lane * T * M + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
+    tl.store(dk_LTD + lane * T * D + at_k, dk.to(dk_LTD.dtype.element_ty), mask=real[:, None])
+    tl.store(dv_LTM + lane * T * M + at_v, dv.to(dv_LTM.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
-def ordered(X, Y, ORDER, T, heads, SIZE: tl.constexpr, B: tl.constexpr, BACK: tl.constexpr):
-    """Copy B tokens of X (rows, T, SIZE) to Y, in an order for each `heads` rows, or back."""
+def permuted(
+    x_LTW, y_LTW, order_ET, T, heads,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """Write y_t = x_order(t) for BLOCK tokens t of one of the `heads` rows of a batch entry.
+
+    Where BACK it is the way back, y_order(t) = x_t.
+    """
     row = tl.program_id(1).to(tl.int64)
-    t = tl.program_id(0) * B + tl.arange(0, B)
-    other = tl.load(ORDER + row // heads * T + t, mask=t < T)
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    other = tl.load(order_ET + row // heads * T + t, mask=t < T)
     if BACK:
         old, new = t, other
     else:
         old, new = other, t
-    size = tl.arange(0, SIZE)[None, :]
-    x = tl.load(X + row * T * SIZE + old[:, None] * SIZE + size, mask=(t < T)[:, None])
-    tl.store(Y + row * T * SIZE + new[:, None] * SIZE + size, x, mask=(t < T)[:, None])
-
-
-def in_order(x: Tensor, order: Tensor, back: bool = False) -> Tensor:
-    """Return x (lanes, ..., T, size) with tokens in an order for each of the batch, or undo it."""
-    if not x.numel():
-        return x
-    y, (tokens, size) = torch.empty_like(x), x.shape[-2:]
-    rows = x.numel() // (tokens * size)
-    block = 4096 // size
-    start(
-        ordered, (triton.cdiv(tokens, block), rows),
-        x, y, order, tokens, rows // len(order), size, block, back,
-    )  # fmt: skip
-    return y
-
-
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    order: Tensor,
-    table: Tensor,
-    numbers: Sequence[float],
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.forward`, by the order and the table of `documents.bounds`."""
-    job = Job(q, k, v, numbers, causal=False, keep=keep)
-    q, k, v = (in_order(x, order) for x in (q, k, v))
-    out, more, inverse = empty_outputs(q, v, keep)
-    low, up, _, _, *real = table
-    launch = job.plan.outputs[1]
-    start(
-        outputs, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, low, up, real[0] if real else None, out, more, inverse, job.queries,
-        job.lanes // len(low),
-        *job.similarity, job.group, job.key_dim, job.value_dim, launch.queries,
-        launch.keys, more.numel() > 0, job.precision, launch=launch,
-    )  # fmt: skip
-    inverse = in_order(inverse[..., None], order, back=True)[..., 0]
-    return in_order(out, order, back=True), in_order(more, order, back=True), inverse
-
-
-def backward(
-    dout: Tensor,
-    out: Tensor,
-    more: Tensor,
-    inverse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    order: Tensor,
-    table: Tensor,
-    numbers: Sequence[float],
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.backward`; a causal query is the first that sees its own key."""
-    job = Job(q, k, v, numbers, causal=False, keep=True)
-    job.far = False  # pairs alone, no sums
-    e, _, _ = job.scaled(dout, out, more, inverse)
-    e, inverse = (in_order(x[..., None], order) for x in (e, inverse))
-    q, k, v, dout = (in_order(x, order) for x in (q, k, v, dout))
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    low, up, end, *_ = table
-    heads, sizes = job.lanes // len(low), (job.group, job.key_dim, job.value_dim)
-    launch = job.plan.by_query[1]
-    start(
-        query_gradients, (triton.cdiv(job.queries, launch.queries), job.lanes * job.group),
-        q, k, v, dout, e, inverse, low, up, dq, job.queries, heads, *job.similarity[:2], *sizes,
-        launch.queries, launch.keys, job.precision, launch=launch,
-    )  # fmt: skip
-    first = torch.arange(job.keys, device=k.device, dtype=low.dtype).expand_as(low)
-    first = first.contiguous() if causal else low
-    launch = job.plan.by_key[1]
-    start(
-        key_gradients, (triton.cdiv(job.keys, launch.keys), job.lanes),
-        q, k, v, dout, e, inverse, first, end, dk, dv, job.queries, heads, *job.similarity,
-        *sizes, launch.queries, launch.keys, job.precision, launch=launch,
-    )  # fmt: skip
-    dq, dk, dv = (in_order(x, order, back=True) for x in (dq, dk, dv))
-    return dq, dk, dv
+    at = tl.arange(0, WIDTH)[None, :]
+    x = tl.load(x_LTW + row * T * WIDTH + old[:, None] * WIDTH + at, mask=(t < T)[:, None])
+    tl.store(y_LTW + row * T * WIDTH + new[:, None] * WIDTH + at, x, mask=(t < T)[:, None])

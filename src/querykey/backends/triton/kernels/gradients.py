@@ -7,7 +7,7 @@ With the output n / z, its gradient o and the similarity f(d), d = q.k:
 
 Far keys come through the sums over (k, v) before a chunk, far queries through those over (q, g),
 g = o / z, with weights a = -g.out, after it. Near tokens get o and 1 / z apart: where few keys are
-seen w may nearly vanish, and what rounding o / z adds would not. As f = x^2 + rest with
+seen w may nearly vanish, and what rounding o / z adds would not. As f = x^2 + offset with
 x = rise d + shift, f' is 2 rise x; dq and dk get the factor 2 rise at last.
 """
 
@@ -20,154 +20,191 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.kernels.pairs import from_keys, from_queries, tokens, turn
-from querykey.backends.triton.kernels.sums import mirrored, tiles
+from querykey.backends.triton.kernels.pairs import (
+    add_key_gradients,
+    add_query_gradients,
+    load_tokens,
+    scheduled,
+)
+from querykey.backends.triton.kernels.sums import read_whole, tiles
 
 
 @triton.jit
-def scaled(
-    DOUT, OUT, MORE, INVERSE, E, GRAD, A, rows,
+def scaled_gradients(
+    dout_LGTM, out_LGTM, residue_LGTM, inverse_LGT, e_LGT, g_LGTM, a_LGT, rows,
     M: tl.constexpr, KEPT: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write e of BLOCK queries, and g and a of those that are summed up."""
+    """Write e = -o.out for BLOCK queries, and where FAR also g = o / z and a = -g.out.
+
+    There are `rows` queries in all rows together; o is dout, 1 / z is inverse; KEPT says that there
+    is a residue to add to out.
+    """
     m = tl.arange(0, M)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = t < rows
     at = t[:, None] * M + m[None, :]
-    given = tl.load(DOUT + at, mask=real[:, None], other=0.0).to(tl.float32)
-    out = tl.load(OUT + at, mask=real[:, None], other=0.0).to(tl.float32)
+    o = tl.load(dout_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
+    out = tl.load(out_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
     if KEPT:
-        out += tl.load(MORE + at, mask=real[:, None], other=0.0).to(tl.float32)
-    tl.store(E + t, -tl.sum(given * out, 1), mask=real)
+        out += tl.load(residue_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
+    tl.store(e_LGT + t, -tl.sum(o * out, 1), mask=real)
     if FAR:
-        g = given * tl.load(INVERSE + t, mask=real, other=0.0)[:, None]
-        g = g.to(GRAD.dtype.element_ty)
-        tl.store(GRAD + at, g, mask=real[:, None])
+        g = o * tl.load(inverse_LGT + t, mask=real, other=0.0)[:, None]
+        g = g.to(g_LGTM.dtype.element_ty)
+        tl.store(g_LGTM + at, g, mask=real[:, None])
         # Of the g that is stored: g.v + a is a difference, and vanishes where it should.
-        tl.store(A + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
+        tl.store(a_LGT + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
 
 
 @triton.jit
 def query_gradients(
-    Q, QT, K, V, DOUT, E, INVERSE, S, P, DQ, T, blocks, N, chunks, together, rise, shift,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
-    BQ: tl.constexpr, BK: tl.constexpr,
-    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
+    q_LGTD, q_LGBDS, k_LND, v_LNM, dout_LGTM, e_LGT, inverse_LGT, square_LCPDM, moments_LCR,
+    dq_LGTD, T, blocks, N, chunks, rows_at_once, rise, shift,
+    G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, CAUSAL: tl.constexpr, FAR: tl.constexpr,
+    NEAR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of BQ queries."""
-    block, row = turn(together, CAUSAL, FAR)
+    """Write dq_i (D) = sum_j w_ij f'(d_ij) k_j for BQ queries i of one row.
+
+    Far keys, by the sums over (k, v) before the chunk, give 2 rise / z_i times
+    rise sum_b q_b (o S_b^T) + shift S1 o + e (rise Z2 q + shift Z1).
+    """
+    block, row = scheduled(rows_at_once, LAST_FIRST=CAUSAL, FAR=FAR)
     lane = row // G
     d, m = tl.arange(0, D), tl.arange(0, M)
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
-    o = tokens(DOUT + row * T * M, t, T, M)
-    e = tl.load(E + row * T + t, mask=real, other=0.0)
+    o = load_tokens(dout_LGTM + row * T * M, t, T, M)
+    e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
     acc = tl.zeros((BQ, D), tl.float32)
-    chunk = block * BQ // L if CAUSAL and FAR else 0
+    chunk = block * BQ // CHUNK if CAUSAL and FAR else 0
     if FAR:
         some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
-        S += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        qt = QT + row * blocks * W * D + (t // W) * (W * D) + t % W
-        q = tl.trans(tl.load(qt[None, :] + d[:, None] * W))
-        acc = rise * mirrored(o, qt, S, some, D, M, W, BQ, True, PREC)
-        P += (lane * chunks + chunk) * (D * M + D * D + M + D)
-        s1 = tl.load(P + d[:, None] * M + m[None, :])
-        z2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
-        z1 = tl.load(P + D * M + D * D + M + d)
-        slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PREC) + shift * z1[None, :]
-        linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PREC)
+        square_LCPDM += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        q_i = q_LGBDS + row * blocks * STEP * D + (t // STEP) * (STEP * D) + t % STEP
+        q = tl.trans(tl.load(q_i[None, :] + d[:, None] * STEP))
+        acc = rise * read_whole(o, q_i, square_LCPDM, some, D, M, STEP, BQ, True, PRECISION)
+        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
+        s1 = tl.load(moments_LCR + d[:, None] * M + m[None, :])
+        z2 = tl.load(moments_LCR + D * M + d[:, None] * D + d[None, :])
+        z1 = tl.load(moments_LCR + D * M + D * D + M + d)
+        slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PRECISION) + shift * z1[None, :]
+        linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PRECISION)
         acc += shift * linear + e[:, None] * slope
     else:
-        q = tokens(Q + row * T * D, t, T, D)
+        q = load_tokens(q_LGTD + row * T * D, t, T, D)
     if NEAR:
-        k_at, v_at, up = K + lane * N * D, V + lane * N * M, t[:, None] + 1
-        begin = chunk * L
+        k_ND, v_NM, up = k_LND + lane * N * D, v_LNM + lane * N * M, t[:, None] + 1
+        begin = chunk * CHUNK
         edge = block * BQ if CAUSAL else N
-        acc = from_keys(acc, q, o, e, 0, up, k_at, v_at, begin, edge, N, rise, shift, D, M, BK, False, PREC)  # fmt: skip  # noqa: E501
+        acc = add_query_gradients(
+            acc, q, o, e, 0, up, k_ND, v_NM, begin=begin, end=edge, N=N, rise=rise, shift=shift,
+            D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+        )  # fmt: skip
         if CAUSAL:
             end = tl.minimum(edge + BQ, N)
-            acc = from_keys(acc, q, o, e, 0, up, k_at, v_at, edge, end, N, rise, shift, D, M, BK, True, PREC)  # fmt: skip  # noqa: E501
-    inverse = tl.load(INVERSE + row * T + t, mask=real, other=0.0)
+            acc = add_query_gradients(
+                acc, q, o, e, 0, up, k_ND, v_NM, begin=edge, end=end, N=N, rise=rise, shift=shift,
+                D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+            )  # fmt: skip
+    inverse = tl.load(inverse_LGT + row * T + t, mask=real, other=0.0)
     acc *= 2 * rise * inverse[:, None]
-    DQ += row * T * D
-    tl.store(DQ + t[:, None] * D + d[None, :], acc.to(DQ.dtype.element_ty), mask=real[:, None])
+    dq = dq_LGTD + row * T * D + t[:, None] * D + d[None, :]
+    tl.store(dq, acc.to(dq_LGTD.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
 def key_gradients(
-    Q, K, KT, V, DOUT, E, INVERSE, R, P, DK, DV, T, N, blocks, chunks, together,
-    rise, shift, rest,
-    G: tl.constexpr, L: tl.constexpr, D: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
-    BQ: tl.constexpr, BK: tl.constexpr,
-    CAUSAL: tl.constexpr, FAR: tl.constexpr, NEAR: tl.constexpr, PREC: tl.constexpr,
+    q_LGTD, k_LND, k_LBDS, v_LNM, dout_LGTM, e_LGT, inverse_LGT, square_LCPDM, moments_LCR,
+    dk_LND, dv_LNM, T, N, blocks, chunks, rows_at_once, rise, shift, offset,
+    G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, CAUSAL: tl.constexpr, FAR: tl.constexpr,
+    NEAR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of BK keys and their values."""
-    block, lane = turn(together, False, FAR)
+    """Write dk_j (D) = sum_i w_ij f'(d_ij) q_i, dv_j (M) = sum_i f(d_ij) o_i / z_i for BK keys j.
+
+    Far queries come through R_b, R1, Y2, R0, Y1, the sums over (q, g) after the chunk: they give
+    2 rise (rise (sum_b k_b (v R_b^T) + Y2 k) + shift (R1 v + Y1)) to dk, and
+    rise^2 sum_b k_b (k R_b) + 2 rise shift k R1 + (shift^2 + offset) R0 to dv.
+    """
+    block, lane = scheduled(rows_at_once, LAST_FIRST=False, FAR=FAR)
     d, m = tl.arange(0, D), tl.arange(0, M)
     u = block * BK + tl.arange(0, BK)
     real = u < N
     at_k, at_v = u[:, None] * D + d[None, :], u[:, None] * M + m[None, :]
-    v = tokens(V + lane * N * M, u, N, M)
+    v = load_tokens(v_LNM + lane * N * M, u, N, M)
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
-    chunk = block * BK // L if CAUSAL and FAR else 0
+    chunk = block * BK // CHUNK if CAUSAL and FAR else 0
     if FAR:
         some = tl.where(chunk + 1 < chunks, 1, 0) if CAUSAL else 1
-        R += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        kt = KT + lane * blocks * W * D + (u // W) * (W * D) + u % W
-        k = tl.trans(tl.load(kt[None, :] + d[:, None] * W))
-        dk, dv = _from_far(k, v, kt, R, some, D, M, W, BK, PREC)
-        P += (lane * chunks + chunk) * (D * M + D * D + M + D)
-        r1 = tl.load(P + d[:, None] * M + m[None, :])
-        y2 = tl.load(P + D * M + d[:, None] * D + d[None, :])
-        r0 = tl.load(P + D * M + D * D + m)
-        y1 = tl.load(P + D * M + D * D + M + d)
+        square_LCPDM += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        k_i = k_LBDS + lane * blocks * STEP * D + (u // STEP) * (STEP * D) + u % STEP
+        k = tl.trans(tl.load(k_i[None, :] + d[:, None] * STEP))
+        dk, dv = _read_both(k, v, k_i, square_LCPDM, some, D, M, STEP, BK, PRECISION)
+        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
+        r1 = tl.load(moments_LCR + d[:, None] * M + m[None, :])
+        y2 = tl.load(moments_LCR + D * M + d[:, None] * D + d[None, :])
+        r0 = tl.load(moments_LCR + D * M + D * D + m)
+        y1 = tl.load(moments_LCR + D * M + D * D + M + d)
         r1 = r1.to(k.dtype)
-        linear = tl.dot(v, tl.trans(r1), input_precision=PREC) + y1[None, :]
-        dk = rise * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PREC)) + shift * linear
-        dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PREC))
-        dv += (shift * shift + rest) * r0[None, :]
+        linear = tl.dot(v, tl.trans(r1), input_precision=PRECISION) + y1[None, :]
+        dk = rise * (dk + tl.dot(k, y2.to(k.dtype), input_precision=PRECISION)) + shift * linear
+        dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PRECISION))
+        dv += (shift * shift + offset) * r0[None, :]
     else:
-        k = tokens(K + lane * N * D, u, N, D)
+        k = load_tokens(k_LND + lane * N * D, u, N, D)
     if NEAR:
         for h in range(G):
             row = lane * G + h
-            q_at, o_at = Q + row * T * D, DOUT + row * T * M
-            e_at, i_at = E + row * T, INVERSE + row * T
+            q_TD, dout_TM = q_LGTD + row * T * D, dout_LGTM + row * T * M
+            e_T, inverse_T = e_LGT + row * T, inverse_LGT + row * T
             begin = 0
             end = T
             if CAUSAL:
                 edge = block * BK
                 begin = edge + BK
                 if FAR:
-                    end = tl.minimum(chunk * L + L, T)
+                    end = tl.minimum(chunk * CHUNK + CHUNK, T)
                 last = tl.minimum(begin, T)
-                dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, o_at, e_at, i_at, edge, last, T, rise, shift, rest, D, M, BQ, True, PREC)  # fmt: skip  # noqa: E501
-            dk, dv = from_queries(dk, dv, k, v, u[:, None], T, q_at, o_at, e_at, i_at, begin, end, T, rise, shift, rest, D, M, BQ, False, PREC)  # fmt: skip  # noqa: E501
-    DK, DV = DK + lane * N * D, DV + lane * N * M
+                dk, dv = add_key_gradients(
+                    dk, dv, k, v, u[:, None], T, q_TD, dout_TM, e_T, inverse_T,
+                    begin=edge, end=last, T=T, rise=rise, shift=shift, offset=offset,
+                    D=D, M=M, BQ=BQ, EDGE=True, PRECISION=PRECISION,
+                )  # fmt: skip
+            dk, dv = add_key_gradients(
+                dk, dv, k, v, u[:, None], T, q_TD, dout_TM, e_T, inverse_T,
+                begin=begin, end=end, T=T, rise=rise, shift=shift, offset=offset,
+                D=D, M=M, BQ=BQ, EDGE=False, PRECISION=PRECISION,
+            )  # fmt: skip
+    dk_LND, dv_LNM = dk_LND + lane * N * D, dv_LNM + lane * N * M
     dk *= 2 * rise
-    tl.store(DK + at_k, dk.to(DK.dtype.element_ty), mask=real[:, None])
-    tl.store(DV + at_v, dv.to(DV.dtype.element_ty), mask=real[:, None])
+    tl.store(dk_LND + at_k, dk.to(dk_LND.dtype.element_ty), mask=real[:, None])
+    tl.store(dv_LNM + at_v, dv.to(dv_LNM.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
-def _from_far(
-    k, v, KT, R, some,
-    D: tl.constexpr, M: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, PREC: tl.constexpr,
+def _read_both(
+    k, v, k_i, square_PDM, some,
+    D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return sum_b k_b (v R_b^T) and sum_b k_b (k R_b): `mirrored` both ways, reading R once."""
+    """Return sum_b k_b (v R_b^T), (ROWS, D), and sum_b k_b (k R_b), (ROWS, M), reading R once.
+
+    k (ROWS, D), v (ROWS, M); k_i points at k_0 of every row, k_1 being STEP further on.
+    """
     H: tl.constexpr = D // 2
-    lower, upper, step = tiles(R, D, M)
+    lower, upper, step = tiles(square_PDM, D, M)
     dk = tl.zeros((ROWS, D), tl.float32)
     dv = tl.zeros((ROWS, M), tl.float32)
     for b in tl.range(0, H * some):
         r = tl.load(lower + b * D * M)
-        kb = tl.load(KT + b * W).to(tl.float32)[:, None]
-        dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
-        dv += kb * tl.dot(k, r, input_precision=PREC)
+        kb = tl.load(k_i + b * STEP).to(tl.float32)[:, None]
+        dk += kb * tl.dot(v, tl.trans(r), input_precision=PRECISION)
+        dv += kb * tl.dot(k, r, input_precision=PRECISION)
     for b in tl.range(0, H * some):
         r = tl.load(upper + b * step)
-        kb = tl.load(KT + (H + b) * W).to(tl.float32)[:, None]
-        dk += kb * tl.dot(v, tl.trans(r), input_precision=PREC)
-        dv += kb * tl.dot(k, r, input_precision=PREC)
+        kb = tl.load(k_i + (H + b) * STEP).to(tl.float32)[:, None]
+        dk += kb * tl.dot(v, tl.trans(r), input_precision=PRECISION)
+        dv += kb * tl.dot(k, r, input_precision=PRECISION)
     return dk, dv
