@@ -18,8 +18,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread only waits
 
-from querykey.laws.report import Report
-from querykey.laws.running.workers import Limits, stream
+from querykey.laws import Limits, Report, stream
 from querykey.show import print_table
 from querykey.targets import pairs
 

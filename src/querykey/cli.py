@@ -112,6 +112,24 @@ def check(
 
 
 @app.command
+def laws(name: str = "", /) -> int:
+    """List the laws: what each says, why it matters, and how it is tried.
+
+    Parameters
+    ----------
+    name
+        Only this law, or those that begin so, as in `qk laws causality`: each in full.
+    """
+    with _status("loading the laws"):
+        from querykey.laws import LAWS, in_full, laws_named, terminal_table
+    if name:
+        _say("\n\n".join(in_full(law) for law in laws_named(name)))
+    else:
+        _print(terminal_table(LAWS))
+    return 0
+
+
+@app.command
 def cost(
     target: str,
     /,
@@ -242,15 +260,14 @@ def demo() -> int:
 
 
 def _show_a_leak() -> None:
-    from querykey.laws import explained
-    from querykey.laws.running.demonstration import SOURCE, leaky
+    from querykey.laws import LEAK, explained, leaky_model
 
     _say("A small language model. In one of its three layers the mask is off by one:\n")
-    _say("".join(f"    {line}\n" for line in SOURCE.strip().splitlines()))
+    _say("".join(f"    {line}\n" for line in LEAK.strip().splitlines()))
     with _status("checking"):
         from querykey.laws import check as check_model
 
-        report = check_model(leaky())
+        report = check_model(leaky_model())
     _say("`qk check` knows none of that. It tries what must not matter, and finds:\n")
     rows = [f for f in report.laws if f.verdict != "not-applicable"]
     from querykey.show import table

@@ -318,3 +318,25 @@ def test_a_pattern_is_every_architecture_that_matches():
     assert "hf:gpt2:causal" in names
     assert expand(["hf:gpt2*", "decoder"])[-1] == "decoder"
     assert all(name.endswith(":masked") for name in expand(["hf:*:masked"]))
+
+
+@pytest.mark.parametrize("schema", [2, "1", None])
+def test_a_report_of_another_schema_is_refused_in_one_sentence(schema, models, capsys, tmp_path):
+    file, target = tmp_path / "known.json", f"{models}:lawful"
+    code, out, _ = run(capsys, "check", target, "--json", "--law", "purity")
+    assert code == 0
+    report = {**json.loads(out)[0], "schema": schema}
+    words = (
+        f"a report of schema {schema!r} was found, and this version of querykey reads schema 1; "
+        "write it anew with `qk check`"
+    )
+    file.write_text(json.dumps([report]))
+    code, out, err = run(capsys, "check", target, "--baseline", file)
+    assert (code, out) == (2, "")
+    assert err == f"qk: `{file}` cannot be the baseline: {words}\n"
+    file.write_text(json.dumps(report) + "\n")
+    code, out, err = run(capsys, "check", target, "--store", file)
+    assert (code, out) == (2, "")
+    assert err == f"qk: `{file}` cannot be the store: {words}\n"
+    with pytest.raises(ValueError, match="reads schema 1"):
+        Report.from_json(report)

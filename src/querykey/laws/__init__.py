@@ -12,20 +12,23 @@ that must agree) or an Outcome that you measured yourself:
 
 from querykey.laws.catalogue.sweeps import everything, once
 from querykey.laws.catalogue.table import LAWS
-from querykey.laws.check import assert_lawful, check
+from querykey.laws.check import assert_lawful, check, laws_named
 from querykey.laws.law import Law, RefusalError, every_model, plain_settings
 from querykey.laws.report import Finding, Report, explained
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.running.command import BadCallError, run_command
+from querykey.laws.running.demonstration import LEAK, leaky_model
+from querykey.laws.running.listing import in_full, markdown_table, terminal_table
 from querykey.laws.running.workers import Limits, check_all, stream
 from querykey.laws.subject import Subject
-from querykey.laws.trial import Cells, Evidence, Outcome, Trial, cells, deviation, rows
+from querykey.laws.trial import Cells, Evidence, Outcome, Trial, cells, deviation, every_cell, rows
 from querykey.laws.understanding.facts import ModelFacts
 from querykey.laws.understanding.float64 import duplicate, lifted, randomised
 
 __all__ = [
     "LAWS",
+    "LEAK",
     "BadCallError",
     "Cells",
     "Evidence",
@@ -47,14 +50,20 @@ __all__ = [
     "check_all",
     "deviation",
     "duplicate",
+    "every_cell",
     "every_model",
     "everything",
     "explained",
+    "in_full",
+    "laws_named",
+    "leaky_model",
     "lifted",
+    "markdown_table",
     "once",
     "plain_settings",
     "randomised",
     "rows",
     "run_command",
     "stream",
+    "terminal_table",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -41,6 +41,12 @@ class Cells:
 def cells(pairs: Sequence[tuple[int, int]]) -> Cells:
     """Return the cells at these (row, position) pairs."""
     return Cells(tuple(r for r, _ in pairs), tuple(c for _, c in pairs))
+
+
+def every_cell(rows: Iterable[int], positions: Iterable[int]) -> Cells:
+    """Return the cells of all these rows at all these positions."""
+    positions = list(positions)
+    return cells([(row, position) for row in rows for position in positions])
 
 
 def rows(indices: Sequence[int]) -> Cells:

@@ -8,7 +8,7 @@ from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law
 from querykey.laws.run import Inputs, Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Cells, Trial, cells, rows
+from querykey.laws.trial import Cells, Trial, every_cell, rows
 from querykey.laws.understanding.signature import front
 
 
@@ -24,7 +24,7 @@ def whole_rows(runner: Runner, setting: Setting, indices: Iterable[int]) -> Cell
     """Return everything that is answered for these rows."""
     if not runner.signature.sequential:
         return rows(list(indices))
-    return cells([(r, i) for r in indices for i in range(setting.length)])
+    return every_cell(indices, range(setting.length))
 
 
 def alone(runner: Runner, setting: Setting) -> Iterator[Trial]:
@@ -63,7 +63,7 @@ def _inside(runner: Runner, inputs: Inputs, first: int, second: int) -> tuple[Ce
     if not others:
         return None
     length = front(others[0], inputs[others[0].name]).shape[1]
-    return cells([(first, i) for i in range(length)]), cells([(second, i) for i in range(length)])
+    return every_cell([first], range(length)), every_cell([second], range(length))
 
 
 LAWS = (

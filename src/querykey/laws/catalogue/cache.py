@@ -8,7 +8,7 @@ from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.law import Law
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Trial, cells
+from querykey.laws.trial import Trial, every_cell
 
 
 def has_a_cache(runner: Runner) -> str:
@@ -21,7 +21,7 @@ def has_a_cache(runner: Runner) -> str:
 def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Iterator[Trial]:
     """Compare one call with every split of it, and once under left padding."""
     inputs = runner.inputs(setting)
-    every = cells([(r, i) for r in range(setting.batch) for i in range(setting.length)])
+    every = every_cell(range(setting.batch), range(setting.length))
     masked = setting.mask
     for chunks in sizes:
         yield Trial(

@@ -12,7 +12,7 @@ from querykey.laws.catalogue.derivatives import reach
 from querykey.laws.law import Law
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Outcome, Trial, cells
+from querykey.laws.trial import Outcome, Trial, cells, every_cell
 
 
 def is_causal(runner: Runner) -> str:
@@ -73,7 +73,7 @@ def prefix(runner: Runner, setting: Setting) -> Iterator[Trial]:
         stops |= {stop for span in runner.facts.spans[-2:] for stop in (span, span + 1)}
     stops = {stop for stop in stops if 0 < stop < length}
     for stop in sorted(stops):
-        first = cells([(r, i) for r in range(setting.batch) for i in range(stop)])
+        first = every_cell(range(setting.batch), range(stop))
         yield Trial(
             Run(inputs, setting),
             Run(runner.signature.cut(inputs, 0, stop), setting),

@@ -9,7 +9,7 @@ import torch
 from querykey.laws.law import Law
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Trial, cells
+from querykey.laws.trial import Trial, every_cell
 from querykey.laws.understanding.source_code import sign_of_order
 
 
@@ -29,8 +29,8 @@ def equivariance(runner: Runner, setting: Setting) -> Iterator[Trial]:
     inputs, length = runner.inputs(setting), setting.length
     order = torch.randperm(length, generator=torch.Generator().manual_seed(3)).tolist()
     shuffled = runner.signature.edit(inputs, lambda value: value[:, order])
-    first = cells([(r, order[i]) for r in range(setting.batch) for i in range(length)])
-    second = cells([(r, i) for r in range(setting.batch) for i in range(length)])
+    first = every_cell(range(setting.batch), order)
+    second = every_cell(range(setting.batch), range(length))
     yield Trial(
         Run(inputs, setting),
         Run(shuffled, setting),

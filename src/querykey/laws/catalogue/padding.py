@@ -13,7 +13,7 @@ from querykey.laws.catalogue.derivatives import reach
 from querykey.laws.law import Law, plain_settings
 from querykey.laws.run import Inputs, Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Cells, Outcome, Trial, cells, rows
+from querykey.laws.trial import Cells, Outcome, Trial, cells, every_cell, rows
 
 PADS = (0, 4, 7)  # how many tokens of the rows are padding
 
@@ -74,7 +74,7 @@ def protected(runner: Runner, inputs: Inputs, axis: str, real: torch.Tensor) -> 
     if axis == runner.signature.axis:
         return cells_where(real)
     length = runner.signature.length_of(inputs)
-    return cells([(r, i) for r in range(len(real)) for i in range(length)])
+    return every_cell(range(len(real)), range(length))
 
 
 def right(runner: Runner, setting: Setting) -> Iterator[Trial]:
@@ -139,9 +139,9 @@ def _same_answers(
     if not runner.signature.sequential:
         return rows([row]), rows([0])
     if axis == runner.signature.axis:
-        return cells([(row, i) for i in span]), cells([(0, i) for i in range(len(span))])
+        return every_cell([row], span), every_cell([0], range(len(span)))
     places = range(runner.signature.length_of(inputs))
-    return cells([(row, i) for i in places]), cells([(0, i) for i in places])
+    return every_cell([row], places), every_cell([0], places)
 
 
 def _inside(runner: Runner, axis: str, first: list, second: list) -> tuple[Cells, Cells] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-SOURCE = """
+LEAK = """
 seen = torch.ones(T, T, dtype=torch.bool).tril(self.ahead)   # ahead is 0, and 1 in one layer
 scores = (q @ k.mT / width**0.5).masked_fill(~seen, float("-inf"))
 """
@@ -29,7 +29,7 @@ class Layer(nn.Module):
         return x + self.out(scores.softmax(-1) @ v)
 
 
-def leaky() -> nn.Module:
+def leaky_model() -> nn.Module:
     """Return a model of three layers, the second of which sees one token too many."""
     layers = [Layer(32, ahead) for ahead in (0, 1, 0)]
     return nn.Sequential(nn.Embedding(100, 32), *layers, nn.Linear(32, 100))
