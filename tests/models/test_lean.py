@@ -30,7 +30,9 @@ def spoken(model, name, ids):
 
 @pytest.mark.parametrize("at_home", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 3])
-@pytest.mark.parametrize("name", ["gpt", "llama", "alibi", "elu", "transformer", "t5"])
+@pytest.mark.parametrize(
+    "name", ["gpt", "llama", "alibi", "elu", "quadratic-decay", "transformer", "t5"]
+)
 @torch.no_grad()
 def test_a_twin_says_the_same(name, rows, at_home, monkeypatch):
     monkeypatch.setattr("querykey.models.decoding.lean._mkl_is_at_home", lambda: at_home)

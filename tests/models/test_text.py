@@ -30,6 +30,7 @@ MECHANISMS = {
     "argmax": qk.Argmax(),
     "elu": qk.Kernel(qk.EluPlusOne()),
     "quadratic": qk.Kernel(qk.Quadratic(), scale=0.3),
+    "decay": qk.Kernel(qk.Quadratic(), scale=0.3),  # with gates
     "similarity": qk.Similarity(lambda q, k: (q @ k.mT / 4).exp()),
 }
 POSITIONS = {
@@ -43,7 +44,7 @@ POSITIONS = {
 
 
 def decoder(mechanism="softmax", positions="learned", windows=None, **more):
-    attention = AttentionConfig(3, mechanism=MECHANISMS[mechanism])
+    attention = AttentionConfig(3, mechanism=MECHANISMS[mechanism], decay=mechanism == "decay")
     block = replace(BlockConfig.preset("pre-norm", 12, 3, 20), attention=attention, **more)
     config = DecoderConfig(
         EmbeddingConfig(VOCABULARY), block, 2, POSITIONS[positions], windows=windows

@@ -1,5 +1,8 @@
 """The modules against torch's own layers and against the documents' equations in plain NumPy."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -291,3 +294,99 @@ def test_dropout_is_of_softmax_and_a_share():
         AttentionConfig(2, mechanism=qk.Argmax(), dropout=0.1)
     with pytest.raises(ValueError, match=r"dropout is a share, from 0 to below 1; got 1\.5"):
         AttentionConfig(2, dropout=1.5)
+
+
+def decaying(mask=qk.Causal(), **options):  # noqa: B008 - a frozen value
+    config = AttentionConfig(4, 2, mechanism=qk.Kernel(qk.Quadratic(), 0.3), decay=True)
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(WIDTH, config, mask=mask, **options).double()
+    with torch.no_grad():
+        attention.gate.bias.copy_(torch.tensor([0.5, -0.3]))
+    return attention
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_gates_of_decay_are_the_equation(padded):
+    """The similarity of i and j times the gates of j + 1 to i, in loops; padding's gates are 1."""
+    attention, x = decaying(), tokens()
+    real = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    if padded:
+        real[0, 2], real[1, 5:] = False, False
+    q, k, v = (
+        (array(x) @ array(part.weight).T + array(part.bias)).reshape(BATCH, TOKENS, -1, 3)
+        for part in (attention.q, attention.k, attention.v)
+    )
+    gates = 1 / (
+        1 + np.exp(-(array(x) @ array(attention.gate.weight).T + array(attention.gate.bias)))
+    )
+    wanted = np.zeros((BATCH, TOKENS, 4, 3))
+    for b, i, h in np.ndindex(BATCH, TOKENS, 4):
+        total = 0.0
+        for j in range(i + 1):
+            if not real[b, j]:
+                continue
+            between = [gates[b, p, h // 2] for p in range(j + 1, i + 1) if real[b, p]]
+            similarity = (0.3 * q[b, i, h] @ k[b, j, h // 2] + 1) ** 2 * np.prod(between)
+            wanted[b, i, h] += similarity * v[b, j, h // 2]
+            total += similarity
+        wanted[b, i, h] /= total or 1
+    wanted = wanted.reshape(BATCH, TOKENS, -1) @ array(attention.o.weight).T + array(
+        attention.o.bias
+    )
+    out = attention(x, real=real if padded else None).detach().numpy()
+    assert np.abs(out - wanted)[real].max() < 1e-12
+
+
+def test_gradients_reach_the_gates():
+    attention, x = decaying(), tokens()
+    attention(x).square().sum().backward()
+    assert attention.gate.weight.grad.abs().min() > 1e-6
+    assert attention.gate.bias.grad.abs().min() > 1e-6
+
+    def run(weight, bias):
+        gated = {"gate.weight": weight, "gate.bias": bias}
+        return torch.func.functional_call(attention, gated, (x,))
+
+    gate = (attention.gate.weight, attention.gate.bias)
+    assert torch.autograd.gradcheck(run, [part.detach().requires_grad_() for part in gate])
+
+
+@pytest.mark.parametrize("counts", [(3, 1, 3), (1,) * 7, (0, 7)])
+def test_a_decaying_state_in_pieces_equals_the_whole(counts):
+    attention, x = decaying(), tokens()
+    state, outs = attention.empty_state(BATCH), []
+    for piece in x.split(counts, 1):
+        out, state = attention.extend(piece, state)
+        outs.append(out)
+    assert (torch.cat(outs, 1) - attention(x)).abs().max() < 1e-12
+    assert state.nbytes == attention.empty_state(BATCH).nbytes
+
+
+def test_fresh_gates_remember_32_to_512_tokens():
+    config = AttentionConfig(12, 3, mechanism=qk.Kernel(qk.Quadratic()), decay=True)
+    attention = MultiHeadAttention(WIDTH, config, mask=qk.Causal())
+    spans = 1 / (1 - attention.gate.bias.sigmoid())
+    assert torch.allclose(spans, torch.tensor([32.0, 128.0, 512.0]), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AttentionConfig(4, decay=True), "a decay multiplies the similarities of Kernel"),
+        (lambda: decaying(mask=qk.FULL), "it wants Causal()"),
+        (lambda: decaying(mask=qk.Causal() & qk.Window(3)), "it wants Causal()"),
+    ],
+)
+def test_a_decay_without_meaning_is_refused(make, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
+
+
+def test_attention_to_a_source_does_not_decay():
+    config = replace(
+        BlockConfig.preset("pre-norm", WIDTH, 3),
+        attention=AttentionConfig(3, mechanism=qk.Kernel(qk.Quadratic()), decay=True),
+    )
+    block = Block(config, mask=qk.Causal(), source_width=5)
+    assert block.attention.gate is not None
+    assert block.cross.gate is None

@@ -79,6 +79,13 @@ def mechanism(kind: Mechanism, width=64, layers=2, heads=4, vocabulary=128) -> D
     return DecoderConfig(EmbeddingConfig(vocabulary), block, layers, Rotary())
 
 
+def decaying(kind: Mechanism, width=64, layers=2, heads=4, vocabulary=128) -> DecoderConfig:
+    """Return a decoder whose key heads learn how fast the past fades (Yang et al., 2024)."""
+    config = mechanism(kind, width, layers, heads, vocabulary)
+    attention = replace(config.block.attention, decay=True)
+    return replace(config, block=replace(config.block, attention=attention))
+
+
 def alibi(width=64, layers=2, heads=4, vocabulary=128) -> DecoderConfig:
     """Decoder whose order enters as a bias that falls with distance (Press et al., 2022)."""
     block = BlockConfig.preset("pre-norm", width, heads)
@@ -154,6 +161,7 @@ PRESETS: dict[str, Callable[..., Any]] = {
     "argmax": partial(mechanism, Argmax()),
     "elu": partial(mechanism, Kernel(EluPlusOne())),
     "quadratic": partial(mechanism, Kernel(Quadratic(), scale=1 / 4)),
+    "quadratic-decay": partial(decaying, Kernel(Quadratic(), scale=1 / 4)),
     "transformer": original,
     "t5": t5,
     "vit": vit,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import (
     FULL,
@@ -21,6 +22,7 @@ from querykey.attention import (
     Rotary,
     State,
     blank,
+    check_takes_decay,
     empty_state,
     join_heads,
     repeat_heads,
@@ -63,6 +65,11 @@ class MultiHeadAttention(nn.Module):
         self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
         self.o = nn.Linear(inner, width, bias="output" in config.biases) if config.output else None
         self.drop = nn.Dropout(config.dropout) if config.dropout else None
+        self.gate = None
+        if config.decay and source_width is None:
+            check_takes_decay(config.mechanism, mask)
+            self.gate = nn.Linear(width, self.kv_heads)
+            self.open_gates()
 
     def forward(
         self,
@@ -88,16 +95,16 @@ class MultiHeadAttention(nn.Module):
             memory = self.memory(source)
         if memory is not None:
             q = split_heads(self.q(x), self.config.heads)
-            return self.join(self.attend(q, *memory, real, self.bias))
+            return self.join(self.attend(q, *memory, real, self.bias, None))
         if self.rotary is not None and turns is None:
             like = x.new_empty(1, self.key_dim)
             turns = self.rotary.turns(token_positions(x, state, real), like)
         q, k, v = self.project(x, turns)
-        bias = self.bias if bias is None else bias
+        bias, decay = self.bias if bias is None else bias, self.decay(x)
         if state is None:
-            return self.join(self.attend(q, k, v, real, bias))
+            return self.join(self.attend(q, k, v, real, bias, decay))
         q, k, v = self._in_dtype_of(state, q, k, v)
-        out, state = self.follow(q, k, v, state, real, bias)
+        out, state = self.follow(q, k, v, state, real, bias, decay)
         return self.join(out), state
 
     def extend(self, x: Tensor, state: State, real: Tensor | None = None) -> tuple[Tensor, State]:
@@ -127,21 +134,41 @@ class MultiHeadAttention(nn.Module):
             q, k = (self.rotary.turned(part, turns).to(part.dtype) for part in (q, k))
         return q, k, v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any) -> Tensor:
+    def decay(self, x: Tensor) -> Tensor | None:
+        """Return log sigmoid(W x + b), (batch, kv_heads, tokens); None without a gate."""
+        return None if self.gate is None else F.logsigmoid(self.gate(x)).transpose(1, 2)
+
+    def open_gates(self) -> None:
+        """Set b so that the key heads remember 32 to 512 tokens at first (Sun et al., 2023)."""
+        if self.gate is not None:
+            spans = torch.logspace(5, 9, self.kv_heads, base=2)
+            with torch.no_grad():
+                self.gate.bias.copy_((spans - 1).log())  # sigmoid(b) = 1 - 1 / span
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any, decay: Tensor | None
+    ) -> Tensor:
         """Return what the queries gather from all keys that the mask leaves visible."""
         mask = self.mask if real is None else self.mask & Padding(real)
         options = {"mechanism": self.config.mechanism, "mask": mask, "bias": bias}
         if self.drop is not None and self.drop.training:
             return self._attend_with_dropout(q, k, v, **options)
-        return attend(q, k, v, **options, backend=self.backend)
+        return attend(q, k, v, **options, decay=decay, backend=self.backend)
 
     def follow(
-        self, q: Tensor, k: Tensor, v: Tensor, state: State, real: Any, bias: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: State,
+        real: Any,
+        bias: Any,
+        decay: Tensor | None,
     ) -> tuple[Tensor, State]:
         """Return what new tokens gather from the state and from each other, and the next state."""
         if self.drop is not None and self.drop.training:
             return self._follow_with_dropout(q, k, v, state, real, bias)
-        return follow(q, k, v, state, real, bias=bias, backend=self.backend)
+        return follow(q, k, v, state, real, bias=bias, decay=decay, backend=self.backend)
 
     def join(self, out: Tensor) -> Tensor:
         """Turn (batch, heads, tokens, value_dim) into (batch, tokens, width)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal
 
-from querykey.attention import Mechanism, Softmax
+from querykey.attention import Causal, Mechanism, Softmax, check_takes_decay
 from querykey.words import share, whole
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
@@ -24,12 +24,15 @@ class AttentionConfig:
     output: bool = True  # a projection after the heads are joined
     biases: tuple[Literal["qkv", "output"], ...] = ("qkv", "output")
     dropout: float = 0.0  # of softmax's weights, while training
+    decay: bool = False  # a learned gate per key head: what came before counts less and less
 
     def __post_init__(self):
         whole("heads", self.heads)
         share("dropout", self.dropout)
         if self.dropout and not isinstance(self.mechanism, Softmax):
             raise ValueError(f"dropout is of softmax's weights; {self.mechanism} has none")
+        if self.decay:
+            check_takes_decay(self.mechanism, Causal())
         for name in ("kv_heads", "key_dim", "value_dim"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))

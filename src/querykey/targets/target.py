@@ -33,6 +33,7 @@ PRESETS = {
             "argmax",
             "elu",
             "quadratic",
+            "quadratic-decay",
             "transformer",
             "t5",
             "vit",

@@ -46,14 +46,22 @@ def project(
 
 
 def follow(
-    self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, state: State, real: Any, bias: Any
+    self: MultiHeadAttention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: State,
+    real: Any,
+    bias: Any,
+    decay: Tensor | None,
 ) -> tuple[Tensor, State]:
     """Let new tokens attend by torch's kernel at once, where that is all that it takes."""
-    if real is None and bias is None and self.drop is None and self.backend == "auto":
+    plain = real is None and bias is None and decay is None
+    if plain and self.drop is None and self.backend == "auto":
         done = attend_plainly(q, k, v, state)
         if done is not None:
             return done
-    return _FOLLOW(self, q, k, v, state, real, bias)
+    return _FOLLOW(self, q, k, v, state, real, bias, decay)
 
 
 def attend_plainly(q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, Growing] | None:

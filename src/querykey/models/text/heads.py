@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from querykey.models.text.config import ClassHead
-from querykey.nn import activate
+from querykey.nn import MultiHeadAttention, activate
 
 
 class ClassScores(nn.Module):
@@ -25,9 +25,15 @@ class ClassScores(nn.Module):
 
 
 def initialise(model: nn.Module, std: float = 0.02) -> None:
-    """Draw matrices from a normal distribution; biases are 0, as in BERT and GPT-2."""
+    """Draw matrices from a normal distribution; biases are 0, as in BERT and GPT-2.
+
+    Gates of decay are opened, so that a fresh model remembers.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
             nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.open_gates()
