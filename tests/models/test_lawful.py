@@ -11,7 +11,17 @@ import querykey as qk
 from querykey.attention.biases import ALiBi
 from querykey.attention.positions import Rotary
 from querykey.cli import run
-from querykey.models import PRESETS, Decoder, Distances, Encoder, Learned, Sinusoidal, presets
+from querykey.models import (
+    PRESETS,
+    Decoder,
+    Distances,
+    Encoder,
+    Learned,
+    Sinusoidal,
+    build,
+    preset,
+    presets,
+)
 
 # Argmax's queries and keys get no gradient: that is what it is.
 INHERENT = {"argmax": {"gradient.reaches"}}
@@ -67,6 +77,19 @@ def test_positions(name):
     torch.manual_seed(0)
     lawful(Decoder(replace(presets.gpt(), positions=POSITIONS[name])))
     lawful(Encoder(replace(presets.bert(), positions=POSITIONS[name])))
+
+
+def test_the_cost_of_gates_is_counted():
+    """A gate per key head and layer: a row of weights and a bias, and the product with them."""
+    plain, gated = (
+        qk.cost(build(preset(name)), qk.tokens("batch", "seq")).at(batch=3, seq=512)
+        for name in ("quadratic", "quadratic-decay")
+    )
+    layers, heads, width = 2, 4, 64
+    assert gated.params - plain.params == layers * heads * (width + 1)
+    products = 2 * 3 * 512 * layers * heads * width
+    assert gated.flops.forward - plain.flops.forward >= products
+    assert gated.flops.pointwise > plain.flops.pointwise
 
 
 @pytest.mark.slow

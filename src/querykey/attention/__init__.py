@@ -20,7 +20,7 @@ from querykey.attention.features import (
 )
 from querykey.attention.grids import attend_channels
 from querykey.attention.heads import join_heads, repeat_heads, split_heads
-from querykey.attention.inputs import Call, check_inputs
+from querykey.attention.inputs import Call, check_inputs, check_takes_decay
 from querykey.attention.masks import (
     FULL,
     ArrayMask,
@@ -98,6 +98,7 @@ __all__ = [
     "attend_checked",
     "blank",
     "check_inputs",
+    "check_takes_decay",
     "empty_state",
     "join_heads",
     "library",
