@@ -396,7 +396,7 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
     numbers = [1.0, 1.0, 2.0, 1.0]
     q = q.reshape(2, 2, 9, 5).detach().requires_grad_()
     for past, keep in ((None, False), (sums, True)):
-        args = (q, k, v, None, past, "series", numbers, True, 0, keep)
+        args = (q, k, v, None, None, past, "series", numbers, True, 0, keep)
         torch.library.opcheck(torch.ops.querykey.chunked_forward.default, args)
 
 

@@ -58,20 +58,21 @@ def test_the_chunked_formulas_are_the_products_that_run(name, monkeypatch):
     q, k, v = (torch.randn(shape) for shape in ((2, group, queries, 5), (2, keys, 5), (2, keys, 3)))
     how = (kind, numbers, causal, start)
     with Products() as ran:
-        out, inverse, _ = ops._forward(q, k, v, None, None, *how, False)
+        out, inverse, _ = ops._forward(q, k, v, None, None, None, *how, False)
     formula = flop_registry[torch.ops.querykey.chunked_forward]
-    assert formula(q, k, v, None, None, *how, False) == ran.flops > 0
+    assert formula(q, k, v, None, None, None, *how, False) == ran.flops > 0
     with Products() as ran:
-        ops._backward(torch.ones_like(out), None, out, inverse, q, k, v, None, None, *how)
+        ops._backward(torch.ones_like(out), None, out, inverse, q, k, v, None, None, None, *how)
     formula = flop_registry[torch.ops.querykey.chunked_backward]
-    assert formula(None, None, out, inverse, q, k, v, None, None, *how) == ran.flops > 0
+    assert formula(None, None, out, inverse, q, k, v, None, None, None, *how) == ran.flops > 0
 
 
 def test_the_sums_of_a_state_are_counted_to_the_last_key():
     shapes = ((1, 1, 4, 5), (1, 9, 5), (1, 9, 3))
     formula = flop_registry[torch.ops.querykey.chunked_forward]
     some, more = (
-        formula(*shapes, None, None, *SERIES, True, 0, keep, out_val=None) for keep in (False, True)
+        formula(*shapes, None, None, None, *SERIES, True, 0, keep, out_val=None)
+        for keep in (False, True)
     )
     rows = passes.row_count(5, *SERIES)
     assert more - some == 2 * rows * 4 * (9 - 4)

@@ -3,7 +3,8 @@
 Counted is what the passes multiply for the tokens that there are; zeros that fill up a last chunk
 are not. Within its chunk a query meets as many keys as the chunk has, those included that the
 causal order hides; in a last chunk that is not full it is counted as meeting a full one. It is the
-linear form that is counted, also for few tokens, which meet pair by pair (see `pairs`).
+linear form that is counted, also for few tokens, which meet pair by pair (see `pairs`). Gates of a
+decay multiply entry by entry, in no matrix product.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def forward(
     k: Shape,
     v: Shape,
     real: Any,
+    decay: Any,
     sums: Any,
     kind: str,
     numbers: Sequence[float],
@@ -49,6 +51,7 @@ def backward(
     k: Shape,
     v: Shape,
     real: Any,
+    decay: Any,
     sums: Any,
     kind: str,
     numbers: Sequence[float],

@@ -1,7 +1,7 @@
 """Kernel attention in chunks, forward and backward, in time and memory linear in the tokens.
 
-    out = attend(q, k, v, Kernel(Quadratic()), causal=True)
-    out, outer, total = extend(q, k, v, Kernel(Quadratic()), outer, total)
+    out = attend(q, k, v, Kernel(Quadratic()), causal=True, decay=log_g)
+    out, outer, total = extend(q, k, v, Kernel(Quadratic()), outer, total, decay=log_g)
 
 Few tokens meet pair by pair instead, which is faster then: see `pairs`.
 
@@ -29,13 +29,20 @@ def attend(
     causal: bool = False,
     real: Tensor | None = None,
     start: int = 0,
+    decay: Tensor | None = None,
 ) -> Tensor:
     """Return kernel attention over all real keys, or those up to each query's position.
 
     q (*batch, heads, T, D), k (*batch, kv_heads, S, D), v (*batch, kv_heads, S, M), or all three
     without heads; real (*batch, S) is True for keys that exist; query i has position start + i.
+
+    decay (*batch, kv_heads, S), or (S,) without heads, multiplies the similarity of query i and key
+    j by exp of its sum over the positions j + 1 to start + i. It is at most 0, needs `causal`, and
+    counts as 0 for keys that are not real and behind the last key.
     """
-    return _run(q, k, v, kernel, real, None, causal, start, keep=False)[0]
+    if decay is not None and not causal:
+        raise ValueError("decay counts the positions from a key to a later query: it needs causal")
+    return _run(q, k, v, kernel, (real, decay, None), causal, start, keep=False)[0]
 
 
 def extend(
@@ -47,14 +54,16 @@ def extend(
     total: Tensor,
     *,
     real: Tensor | None = None,
+    decay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return causal attention over the sums of the past and new tokens, and the sums after these.
 
     outer (*batch, kv_heads, width, M) is sum phi(k) v^T and total (*batch, kv_heads, width) is
-    sum phi(k), with the phi of the kernel's own feature map.
+    sum phi(k), with the phi of the kernel's own feature map. decay (*batch, kv_heads, tokens) is as
+    for `attend`: it shrinks the sums of the past too.
     """
     table = torch.cat([outer, total[..., None]], -1).flatten(end_dim=-3)
-    out, after = _run(q, k, v, kernel, real, table, causal=True, start=0, keep=True)
+    out, after = _run(q, k, v, kernel, (real, decay, table), causal=True, start=0, keep=True)
     after = after.reshape(*total.shape, -1)
     out = out.to(q.dtype)  # whatever autocast says: few tokens, by the equation, give that too
     return out, after[..., :-1], after[..., -1]
@@ -65,13 +74,16 @@ def _run(
     k: Tensor,
     v: Tensor,
     kernel: Kernel,
-    real: Tensor | None,
-    table: Tensor | None,
+    options: tuple[Tensor | None, Tensor | None, Tensor | None],
     causal: bool,
     start: int,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Fold the axes to (lanes, ...), run the operator, unfold; sums are (lanes, width, M + 1)."""
+    """Fold the axes to (lanes, ...), run the operator, unfold.
+
+    The options are real, decay, and the sums of the past (lanes, width, M + 1).
+    """
+    real, decay, sums = options
     kind = q.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         # As for torch's own attention: products take the autocast dtype. Sums stay in float32.
@@ -95,7 +107,8 @@ def _run(
         k.reshape(lanes, *k.shape[-2:]),
         v.reshape(lanes, *v.shape[-2:]),
         None if real is None else real.reshape(lanes, k.shape[-2]),
-        table,
+        None if decay is None else decay.reshape(lanes, k.shape[-2]),
+        sums,
         kind,
         numbers,
         causal,

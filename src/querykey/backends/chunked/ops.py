@@ -1,7 +1,7 @@
 """Chunked kernel attention as two operators, with their shapes and their derivative.
 
 Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, S, D), v (lanes, S, M),
-real (lanes, S), sums of the past (lanes, width, M + 1) by the feature map's own phi.
+real and decay (lanes, S), sums of the past (lanes, width, M + 1) by the feature map's own phi.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from querykey.backends.chunked import flops
+from querykey.backends.chunked.decay import decay_gradient
 from querykey.backends.chunked.features import row_count
 from querykey.backends.chunked.pairs import Pairs
 from querykey.backends.chunked.panel import Lanes, Panel
@@ -38,6 +39,7 @@ def _forward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     sums: Tensor | None,
     kind: str,
     numbers: Sequence[float],
@@ -46,12 +48,12 @@ def _forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return out (lanes, group, T, M), 1/d (lanes, group, T), and the sums if they are to keep."""
-    out, d, after = _empty_results(q, k, v, real, sums, kind, numbers, causal, start, keep)
+    out, d, after = _empty_results(q, k, v, real, decay, sums, kind, numbers, causal, start, keep)
     if sums is None and not keep and pairs_are_faster(q, k, kind, numbers, causal):
         with torch.autocast(q.device.type, enabled=False):
-            Pairs((q, k, v, real), numbers, causal, start).forward(out, d)
+            Pairs((q, k, v, real, decay), numbers, causal, start).forward(out, d)
         return (*_divided(out, d), after)
-    call = ChunkedCall((q, k, v, real), kind, numbers, causal, start)
+    call = ChunkedCall((q, k, v, real, decay), kind, numbers, causal, start)
     out[:, :, : call.blind], d[:, :, : call.blind] = 0, 0
     plan = call.plan if keep else call.until_last_query
 
@@ -66,8 +68,9 @@ def _forward(
 
 
 def _divided(n: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Return n / d and 1 / d, zeros where d is 0."""
-    inverse = d.reciprocal().masked_fill_(d == 0, 0)
+    """Return n / d and 1 / d, zeros where d vanishes."""
+    # Below the smallest normal number 1 / d can be infinite.
+    inverse = d.reciprocal().masked_fill_(d.abs() < torch.finfo(d.dtype).tiny, 0)
     return n.mul_(inverse[..., None]), inverse
 
 
@@ -76,6 +79,7 @@ def _empty_results(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     sums: Tensor | None,
     kind: str,
     numbers: Sequence[float],
@@ -101,23 +105,27 @@ def _backward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     sums: Tensor | None,
     kind: str,
     numbers: Sequence[float],
     causal: bool,
     start: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k, v and of the sums that were given (empty without them)."""
-    dq, dk, dv, dsums = _empty_gradients(
-        g, g_after, out, inverse, q, k, v, real, sums, kind, numbers, causal, start
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k, v, decay and sums; the last two are empty without them."""
+    dq, dk, dv, ddecay, dsums = _empty_gradients(
+        g, g_after, out, inverse, q, k, v, real, decay, sums, kind, numbers, causal, start
     )
     g = torch.zeros_like(out) if g is None else g
+    pulls = None if decay is None else inverse.new_zeros(decay.shape)
     if sums is None and g_after is None and pairs_are_faster(q, k, kind, numbers, causal):
-        pairs = Pairs((q, k, v, real), numbers, causal, start)
+        pairs = Pairs((q, k, v, real, decay), numbers, causal, start)
         with torch.autocast(q.device.type, enabled=False):
-            dk, dv = pairs.backward(g, inverse, dq)
-        return dq, *_hidden(dk.to(k.dtype), dv.to(v.dtype), real), dsums
-    call = ChunkedCall((q, k, v, real), kind, numbers, causal, start)
+            dk, dv = pairs.backward(g, inverse, dq, pulls)
+        if pulls is not None:
+            ddecay.copy_(decay_gradient(pulls, None, real))
+        return dq, *_hidden(dk.to(k.dtype), dv.to(v.dtype), real), ddecay, dsums
+    call = ChunkedCall((q, k, v, real, decay), kind, numbers, causal, start)
     dq[:, :, : call.blind] = 0
 
     def work(at: slice, panel: Panel, lanes: Lanes) -> None:
@@ -127,13 +135,17 @@ def _backward(
         total = call.sums_before(sums, panel, at)
         query_pass(panel, call.until_last_query, lanes, total, dq[at].permute(0, 3, 1, 2))
         more = None if g_after is None else call.layout.to_phi_back(g_after[at])
-        key_pass(panel, call.plan, lanes, total.zero_(), more, dk[at].mT, dv[at].mT)
+        to_keys = (dk[at].mT, dv[at].mT, None if pulls is None else pulls[at])
+        key_pass(panel, call.plan, lanes, total.zero_(), more, *to_keys)
         if sums is not None:
             last = panel.ready(total, more, out=panel.sums_of[0])
             dsums[at] = call.layout.to_rows_back(last)
 
     call.run(work)
-    return dq, *_hidden(dk, dv, real), dsums
+    if pulls is not None:
+        before = None if sums is None else (sums * dsums).sum((1, 2))
+        ddecay.copy_(decay_gradient(pulls, before, real))
+    return dq, *_hidden(dk, dv, real), ddecay, dsums
 
 
 def _hidden(dk: Tensor, dv: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -152,25 +164,32 @@ def _empty_gradients(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     sums: Tensor | None,
     *_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dsums = inverse.new_empty(0) if sums is None else sums.new_empty(sums.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsums
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    ddecay, dsums = (
+        inverse.new_empty(0) if x is None else x.new_empty(x.shape) for x in (decay, sums)
+    )
+    return dq, dk, dv, ddecay, dsums
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, real, sums, *ctx.rest, ctx.keep = inputs
-    ctx.save_for_backward(output[0], output[1], q, k, v, real, sums)
+    q, k, v, real, decay, sums, *ctx.rest, ctx.keep = inputs
+    ctx.save_for_backward(output[0], output[1], q, k, v, real, decay, sums)
     ctx.set_materialize_grads(False)
 
 
 def _derive(ctx: Any, g: Tensor | None, _: Tensor | None, g_after: Tensor | None) -> tuple:
-    out, inverse, q, k, v, real, sums = ctx.saved_tensors
+    out, inverse, q, k, v, real, decay, sums = ctx.saved_tensors
     # Without sums to keep, the third result is empty and so may be its gradient.
     g_after = g_after if ctx.keep else None
-    dq, dk, dv, dsums = chunked_backward(g, g_after, out, inverse, q, k, v, real, sums, *ctx.rest)
-    return dq, dk, dv, None, None if sums is None else dsums, *(None,) * 5
+    dq, dk, dv, ddecay, dsums = chunked_backward(
+        g, g_after, out, inverse, q, k, v, real, decay, sums, *ctx.rest
+    )
+    ddecay, dsums = None if decay is None else ddecay, None if sums is None else dsums
+    return dq, dk, dv, None, ddecay, dsums, *(None,) * 5
 
 
 chunked_forward = operator("chunked_forward", _forward, _empty_results)

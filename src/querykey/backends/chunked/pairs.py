@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from querykey.backends.chunked.decay import log_gates
 from querykey.backends.chunked.features import recentred, series
 
 # Queries in a tile, and the bytes that its weights may take: on a CPU what each thread's cache
@@ -41,17 +42,29 @@ class Tile(NamedTuple):
         into.copy_(x.view(into.shape[0], into.shape[1], into.shape[2], -1))
 
 
+class Gates(NamedTuple):
+    """What a tile's weights are multiplied by for decay, with the keys' last axis last.
+
+    Before the tile's own keys a factor exp(G_i - G_j) is one of the query times one of the key,
+    both cut where the own keys begin; among those every pair has its own, 0 where hidden.
+    """
+
+    own: Tensor
+    of_query: Tensor
+    of_key: Tensor
+
+
 class Pairs:
     """One call: q (lanes, group, T, D), k (lanes, S, D), v (lanes, S, M), real (lanes, S)."""
 
     def __init__(
         self,
-        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
         numbers: Sequence[float],
         causal: bool,
         start: int,
     ):
-        q, k, v, real = tensors
+        q, k, v, real, decay = tensors
         dtype = torch.promote_types(q.dtype, torch.float32)
         if real is not None:  # a key that is not real becomes nothing at all
             k, v = (x.masked_fill(~real[..., None], 0) for x in (k, v))
@@ -59,6 +72,7 @@ class Pairs:
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.v = torch.cat([v.to(dtype), exists.to(dtype)[..., None]], -1)
         self.causal, self.start = causal, start
+        self.running = None if decay is None else log_gates(decay, real).cumsum(-1)
         self.scale, *coefficients = numbers
         shift, self.factors = recentred(coefficients)
         self.slopes = tuple(self.scale * n * f for n, f in enumerate(self.factors))[1:]
@@ -87,38 +101,68 @@ class Pairs:
         k = self.k[tile.lanes, : tile.end]
         return torch.baddbmm(self.offset, q, k.mT, alpha=self.scale)
 
-    def hide(self, w: Tensor, tile: Tile) -> Tensor:
-        """Put zeros where a key comes after its query."""
-        if tile.own < tile.end:
-            at = torch.arange(self.start + tile.first, self.start + tile.last, device=w.device)
-            by_head = w.view(len(w), -1, len(at), tile.end)
-            after = torch.arange(tile.own, tile.end, device=w.device) > at[:, None]
-            by_head[..., tile.own :].masked_fill_(after, 0)
+    def gates(self, tile: Tile) -> Gates | None:
+        """Return the factors of decay for the tile's queries and keys."""
+        if self.running is None or not tile.end:
+            return None
+        running = self.running[tile.lanes, None, :, None]  # (lanes, 1, S, 1)
+        at = torch.arange(self.start + tile.first, self.start + tile.last, device=running.device)
+        at_query = running[:, :, at.clamp(0, running.shape[2] - 1)]
+        at_key = running[:, :, : tile.end]
+        pivot = running[:, :, max(tile.own - 1, 0), None]
+        own = (at_query - at_key[:, :, tile.own :].mT).masked_fill_(self.later(tile), -torch.inf)
+        far = at_query - pivot, (pivot - at_key[:, :, : tile.own]).mT
+        return Gates(own.to(self.q.dtype).exp_(), *(x.to(self.q.dtype).exp_() for x in far))
+
+    def later(self, tile: Tile) -> Tensor:
+        """Return which of the tile's own keys come after which of its queries."""
+        device = self.q.device
+        at = torch.arange(self.start + tile.first, self.start + tile.last, device=device)
+        return torch.arange(tile.own, tile.end, device=device) > at[:, None]
+
+    def hide(self, w: Tensor, tile: Tile, gates: Gates | None) -> Tensor:
+        """Put zeros where a key comes after its query, and multiply the others by their gates."""
+        by_head = w.view(len(w), self.q.shape[1], tile.last - tile.first, tile.end)
+        if gates is not None:
+            by_head[..., : tile.own].mul_(gates.of_query).mul_(gates.of_key)
+            by_head[..., tile.own :].mul_(gates.own)
+        elif tile.own < tile.end:
+            by_head[..., tile.own :].masked_fill_(self.later(tile), 0)
         return w
 
     def forward(self, out: Tensor, d: Tensor) -> None:
         """Write numerators and denominators of all queries."""
         for tile in self.tiles():
             u = self.meet(tile.of(self.q), tile)
-            w = self.hide(series(self.factors, u, out=torch.empty_like(u)), tile)
+            w = series(self.factors, u, out=torch.empty_like(u))
+            w = self.hide(w, tile, self.gates(tile))
             n = w @ self.v[tile.lanes, : tile.end]
             tile.put(n[..., :-1], out)
             tile.put(n[..., -1:], d[..., None])
 
-    def backward(self, g: Tensor, inverse: Tensor, dq: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the gradient of q; return those of k and v."""
+    def backward(
+        self, g: Tensor, inverse: Tensor, dq: Tensor, pulls: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Write the gradient of q; return those of k and v.
+
+        `pulls` (lanes, S), if given, is added sum_i w_ij dw_ij, from which that of decay is made.
+        """
         g = g * inverse[..., None]
         dk, dv = torch.zeros_like(self.k), torch.zeros_like(self.v[..., :-1])
         for tile in self.tiles():
             q, g_tile = tile.of(self.q), tile.of(g)
             k, v = self.k[tile.lanes, : tile.end], self.v[tile.lanes, : tile.end, :-1]
             u = self.meet(q, tile)
-            w = self.hide(series(self.factors, u, out=torch.empty_like(u)), tile)
+            gates = self.gates(tile)
+            w = self.hide(series(self.factors, u, out=torch.empty_like(u)), tile, gates)
             dv[tile.lanes, : tile.end].baddbmm_(w.mT, g_tile)
             # g.v - g.out, with g.out from the same g.v: where few keys are seen nothing is left.
             pairs = g_tile @ v.mT
-            pairs -= w.mul_(pairs).sum(-1, keepdim=True).mul_(tile.of(inverse[..., None]))
-            pairs = self.hide(pairs.mul_(series(self.slopes, u, out=w)), tile)
+            weighted = w.mul_(pairs) if pulls is None else w * pairs
+            pairs -= weighted.sum(-1, keepdim=True).mul_(tile.of(inverse[..., None]))
+            if pulls is not None:
+                pulls[tile.lanes, : tile.end].add_(w.mul_(pairs).sum(1))
+            pairs = self.hide(pairs.mul_(series(self.slopes, u, out=w)), tile, gates)
             tile.put(pairs @ k, dq)
             dk[tile.lanes, : tile.end].baddbmm_(pairs.mT, q)
         return dk, dv

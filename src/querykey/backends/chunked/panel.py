@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from querykey.backends.chunked.decay import ChunkGates
 from querykey.backends.chunked.features import Rows, series
 
 
@@ -38,6 +39,8 @@ class Panel:
         lanes, parts, size, heads = sizes.lanes, sizes.parts, sizes.size, sizes.heads
         both, many, wide = lanes * parts, heads * size, sizes.value_dim + 1
         self.sizes, self.tracked = sizes, False
+        self.gates: ChunkGates | None = None  # of the tokens that are loaded, if they decay
+        self.spare_gates: ChunkGates | None = None
         self.q, self.k = (like.new_empty(both, sizes.key_dim, n) for n in (many, size))
         self.n, self.v = (like.new_empty(both, wide, n) for n in (many, size))  # n' or g', v'
         self.u, self.w, self.e = (like.new_empty(both, size, many) for _ in range(3))
@@ -98,6 +101,19 @@ class Panel:
         if not self.shared:
             self.k_rows.fill(self.k)
 
+    def load_gates(self, log_gates: Tensor | None) -> None:
+        """Take the logarithms (lanes, n) of the keys' gates, or None where nothing decays."""
+        if log_gates is None:
+            self.gates = None
+            return
+        if self.spare_gates is None:
+            sizes = self.sizes
+            self.spare_gates = ChunkGates(sizes.lanes, sizes.parts, sizes.size, self.u)
+            self.v_at_end, self.n_at_start = torch.empty_like(self.v), torch.empty_like(self.n)
+        self.gates = self.spare_gates
+        put(self.gates.tokens, log_gates)
+        self.gates.update()
+
     def load_gradient(self, g: Tensor, minus_go: Tensor, inverse: Tensor) -> None:
         """Take g (lanes, value_dim, heads, n), -g.out and 1/d of the queries, and make g'."""
         put(self.n_tokens[:, :-1], g)
@@ -132,19 +148,59 @@ class Panel:
 
     def weights(self, u: Tensor) -> Tensor:
         """Return w = f(u) where the key is visible and 0 elsewhere (..., keys, queries)."""
-        return series(self.q_rows.factors, u, out=self.w).mul_(self.visible)
+        return self._hide(series(self.q_rows.factors, u, out=self.w))
 
     def pair_gradient(self, u: Tensor) -> Tensor:
         """Return the gradient of q.k: scale f'(u) g'.v' where visible and 0 elsewhere."""
         slopes = series(self.q_rows.slopes, u, out=self.w)
-        return torch.bmm(self.v.mT, self.n, out=self.e).mul_(slopes).mul_(self.visible)
+        return self._hide(torch.bmm(self.v.mT, self.n, out=self.e).mul_(slopes))
+
+    def _hide(self, pairs: Tensor) -> Tensor:
+        """Multiply pairs (..., keys, queries) by what gates leave of them, 0 where hidden."""
+        if self.gates is None:
+            return pairs.mul_(self.visible)
+        by_head = pairs.view(*pairs.shape[:2], self.sizes.heads, -1)
+        by_head.mul_(self.gates.between[:, :, None])
+        return pairs
+
+    def gated_v(self) -> Tensor:
+        """Return v' times what is left of each key at the end of its chunk."""
+        return self.v if self.gates is None else self.to_end(self.v, out=self.v_at_end)
+
+    def gated_n(self) -> Tensor:
+        """Return n', or g', times what is left for each query of the sums before its chunk."""
+        return self.n if self.gates is None else self.since_start(self.n, out=self.n_at_start)
+
+    def to_end(self, v: Tensor, out: Tensor) -> Tensor:
+        """Write keys (..., size) times what is left of them at the end of their chunk."""
+        return out if self.gates is None else torch.mul(v, self.gates.to_end, out=out)
+
+    def pulls(self) -> Tensor:
+        """Return v' . dv' for every key (lanes, parts, size)."""
+        return (self.v * self.to_v).sum(1).view(self.sizes.lanes, self.sizes.parts, -1)
+
+    def since_start(self, n: Tensor, out: Tensor) -> Tensor:
+        """Write queries (..., heads * size) times what is left of the sums before their chunk."""
+        if self.gates is not None:
+            by_head, into = (x.view(*n.shape[:2], self.sizes.heads, -1) for x in (n, out))
+            torch.mul(by_head, self.gates.since_start[:, :, None], out=into)
+        return out
 
     def collect(self, total: Tensor, more: Tensor | None = None, backwards: bool = False) -> Tensor:
-        """Return for every chunk the sums before it, ready to be read; add all gains to `total`."""
+        """Return for every chunk the sums before it, ready to be read; add all gains to `total`.
+
+        Gates take from `total`, and from `more`, in every chunk.
+        """
         order = reversed(range(self.sizes.parts)) if backwards else range(self.sizes.parts)
         for part in order:
             self.ready(total, more, out=self.sums_of[part])
-            total.add_(self.gains_of[part])
+            if self.gates is None:
+                total.add_(self.gains_of[part])
+                continue
+            whole = self.gates.whole[part]
+            torch.addcmul(self.gains_of[part], total, whole, out=total)
+            if more is not None:
+                more.mul_(whole)
         return self.sums
 
     def repeat(self, total: Tensor, more: Tensor | None = None) -> Tensor:
@@ -183,14 +239,16 @@ def take(buffer: Tensor, tokens: Tensor) -> None:
 class Lanes:
     """What a pass reads for the lanes of one panel, tokens last.
 
-    q (lanes, key_dim, heads, T), k (lanes, key_dim, S), v (lanes, value_dim, S), real (lanes, S);
-    for gradients also g (lanes, value_dim, heads, T), -g.out and 1/d (lanes, heads, T).
+    q (lanes, key_dim, heads, T), k (lanes, key_dim, S), v (lanes, value_dim, S), real and the
+    logarithms of gates (lanes, S); for gradients also g (lanes, value_dim, heads, T), -g.out and
+    1/d (lanes, heads, T).
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     real: Tensor | None
+    log_gates: Tensor | None = None
     gradient: tuple[Tensor, Tensor, Tensor] | None = None
 
     def load(self, panel: Panel, queries: slice | None, keys: slice | None) -> None:
@@ -198,6 +256,8 @@ class Lanes:
         if keys is not None:
             real = None if self.real is None else self.real[:, keys]
             panel.load_keys(self.k[..., keys], self.v[..., keys], real)
+        gates = self.log_gates
+        panel.load_gates(None if gates is None or keys is None else gates[:, keys])
         if queries is not None:
             panel.load_queries(self.q[..., queries])
             if self.gradient is not None:

@@ -5,6 +5,10 @@ n'_i = sum_j w_ij v'_j with w_ij = sim(q_i, k_j), and out = n / d. The keys of e
 known by their sums S = sum_j v'_j phi(k_j)^T alone: n'_i = S phi(q_i). The gradient of n'_i is
 g'_i = (g_i, -g_i.out_i) / d_i; so that of phi(q_i) is S^T g'_i, that of phi(k_j) is R^T v'_j and
 that of v'_j is R phi(k_j), where R = sum_i g'_i phi(q_i)^T over the queries of later chunks.
+
+With gates, w_ij is sim(q_i, k_j) exp(G_i - G_j): see `decay`. From chunk to chunk the sums shrink
+by exp(G_last); a key joins S, or reads R, times exp(G_last - G_j); a query reads S, or joins R,
+times exp(G_i).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from querykey.backends.chunked.decay import log_gates
 from querykey.backends.chunked.features import row_count, rows
 from querykey.backends.chunked.layout import MonomialLayout, layout, same
 from querykey.backends.chunked.panel import Lanes, Panel, Sizes, take
@@ -31,7 +36,7 @@ Work = Callable[[slice, Panel, Lanes], None]
 
 
 class ChunkedCall:
-    """q (lanes, heads, T, D), k (lanes, S, D), v (lanes, S, M), real (lanes, S), and the kernel.
+    """q (lanes, heads, T, D), k (lanes, S, D), v (lanes, S, M), real and decay (lanes, S).
 
     The lanes are cut into one share for each thread, a share into slices whose buffers fit into
     the cache, and the tokens of a slice into panels of successive chunks.
@@ -39,13 +44,14 @@ class ChunkedCall:
 
     def __init__(
         self,
-        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+        tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
         kind: str,
         numbers: Sequence[float],
         causal: bool,
         start: int,
     ):
-        self.q, self.k, self.v, self.real = tensors
+        self.q, self.k, self.v, self.real, decay = tensors
+        self.log_gates = None if decay is None else log_gates(decay, self.real)
         self.kind, self.numbers = kind, tuple(numbers)
         self.lanes, self.heads, queries, self.key_dim = self.q.shape
         longest = max(queries, self.k.shape[1], 1)
@@ -114,9 +120,9 @@ class ChunkedCall:
             at = slice(begin, min(begin + self.at_once, last))
             if panel is None or panel.sizes.lanes != at.stop - at.start:
                 panel = self._panel(at.stop - at.start)
-            real = None if self.real is None else self.real[at]
+            real, gates = (None if x is None else x[at] for x in (self.real, self.log_gates))
             q, k, v = self.q[at].permute(0, 3, 1, 2), self.k[at].mT, self.v[at].mT
-            work(at, panel, Lanes(q, k, v, real))
+            work(at, panel, Lanes(q, k, v, real, gates))
 
     def _panel(self, lanes: int) -> Panel:
         like = self.q.new_empty(0, dtype=self.dtype)
@@ -159,7 +165,7 @@ def forward_pass(
         lanes.load(panel, queries, keys)
         sums = _sums_of_keys(panel, total, keys)
         if queries is not None:
-            torch.bmm(sums, panel.phi_q(), out=panel.n)
+            panel.since_start(torch.bmm(sums, panel.phi_q(), out=panel.n), out=panel.n)
             if keys is not None:
                 panel.n.baddbmm_(panel.v, panel.weights(panel.pairs()))
             take(panel.n_tokens[:, :-1], n[..., queries])
@@ -174,7 +180,7 @@ def query_pass(panel: Panel, plan: list[Step], lanes: Lanes, total: Tensor, dq: 
         sums = _sums_of_keys(panel, total, keys)
         if queries is not None:
             panel.phi_q()
-            torch.bmm(sums.mT, panel.n, out=phi.grad)
+            torch.bmm(sums.mT, panel.gated_n(), out=phi.grad)
             from_pairs = None
             if keys is not None:
                 pairs = panel.pair_gradient(panel.pairs())
@@ -187,7 +193,7 @@ def _sums_of_keys(panel: Panel, total: Tensor, keys: slice | None) -> Tensor:
     """Add the panel's keys, if any, to `total`; return the sums before each of its chunks."""
     if keys is None:
         return panel.repeat(total)
-    torch.bmm(panel.v, panel.phi_k().mT, out=panel.gains)
+    torch.bmm(panel.gated_v(), panel.phi_k().mT, out=panel.gains)
     return panel.collect(total)
 
 
@@ -199,22 +205,20 @@ def key_pass(
     more: Tensor | None,
     dk: Tensor,
     dv: Tensor,
+    pulls: Tensor | None,
 ) -> None:
     """Write the gradients of k and v, last chunk first, and add all queries to `total`.
 
-    `more` is the gradient of the sums after the last chunk.
+    `more` is the gradient of the sums after the last chunk. `pulls` (lanes, S), if given, becomes
+    v'_j . dv'_j, from which the gradient of the decay is made.
     """
     phi = panel.k_rows
     for queries, keys in reversed(plan):
         lanes.load(panel, queries, keys)
-        if queries is None:
-            sums = panel.repeat(total, more)
-        else:
-            torch.bmm(panel.n, panel.phi_q().mT, out=panel.gains)
-            sums = panel.collect(total, more, backwards=True)
+        sums = _sums_of_queries(panel, total, more, queries)
         if keys is not None:
-            torch.bmm(sums, panel.phi_k(), out=panel.to_v)
-            torch.bmm(sums.mT, panel.v, out=phi.grad)
+            panel.to_end(torch.bmm(sums, panel.phi_k(), out=panel.to_v), out=panel.to_v)
+            torch.bmm(sums.mT, panel.gated_v(), out=phi.grad)
             from_pairs = None
             if queries is not None:
                 u = panel.pairs()
@@ -223,5 +227,20 @@ def key_pass(
                 panel.to_v.baddbmm_(panel.n, panel.weights(u).mT)
             panel.k.copy_(phi.gradient(panel.k, from_pairs))
             take(panel.k_tokens, dk[..., keys])
+            if pulls is not None:
+                take(panel.pulls(), pulls[:, keys])
             panel.v.copy_(panel.to_v)
             take(panel.v_tokens[:, :-1], dv[..., keys])
+
+
+def _sums_of_queries(
+    panel: Panel, total: Tensor, more: Tensor | None, queries: slice | None
+) -> Tensor:
+    """Add the panel's queries, if any, to `total`; return the sums after each of its chunks."""
+    if queries is not None:
+        torch.bmm(panel.gated_n(), panel.phi_q().mT, out=panel.gains)
+    elif panel.gates is None:
+        return panel.repeat(total, more)
+    else:
+        panel.gains.zero_()
+    return panel.collect(total, more, backwards=True)
