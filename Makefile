@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # A file or two of each room: what breaks first when something breaks.
-SMOKE := tests/test_house.py tests/test_shapes.py tests/show tests/targets/test_build.py tests/nn \
-  tests/ag/test_document.py tests/ag/test_blocks.py tests/models/test_text.py tests/costs/test_polynomial.py \
-  $(addprefix tests/attention/test_,masks.py features.py inputs.py documents.py) tests/backends/test_dispatch.py
+SMOKE := tests/house tests/test_readme.py tests/test_shapes.py tests/show tests/targets/test_build.py tests/nn \
+  tests/ag/test_document.py tests/ag/test_slices.py tests/models/test_text.py tests/costs/test_polynomial.py \
+  tests/attention/test_masks.py tests/attention/test_features.py tests/attention/test_inputs.py \
+  tests/attention/test_documents.py tests/backends/test_dispatch.py tests/laws/test_listing.py
 
 .PHONY: help demo test test-full smoke lint format bench clean
 

@@ -77,7 +77,8 @@ def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
         (
             ["tragets"],
             'qk: Unknown command "tragets". Did you mean "targets"? '
-            "Available commands: targets, check, laws, cost, generate, train, demo. See `qk --help`.\n",
+            "Available commands: targets, check, laws, cost, generate, train, demo. "
+            "See `qk --help`.\n",
         ),
         (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),
         (["demo", "now"], "qk: Unused Tokens: ['now']. See `qk --help`.\n"),

@@ -108,6 +108,12 @@ def test_every_make_target_named_exists():
     assert named <= targets
 
 
+def test_the_smoke_test_names_files_that_exist():
+    files = re.findall(r"tests/[\w/.]+", (ROOT / "Makefile").read_text())
+    assert len(files) > 10
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 def test_the_readme_leads_to_every_page_for_users():
     assert {page.name for page in PAGES[1:] if f"(docs/{page.name}" not in README} == set()
 

@@ -1,7 +1,9 @@
-"""What the tests of the house read from the source: which file imports which, and how."""
+"""What the tests of the house share: a fresh interpreter, and which file imports which."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "querykey"
 MODULE = re.compile(r"querykey(\.\w+)+")
+
+
+def python(code: str) -> str:
+    """Run code in a fresh interpreter and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 @dataclass(frozen=True)

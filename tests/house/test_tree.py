@@ -48,7 +48,7 @@ def test_tests_stand_in_the_folder_of_their_room():
 def paths_named(text: str) -> list[str]:
     """Every path in a text: between backticks, with a slash or the ending of a file."""
     named = re.findall(r"`([\w./-]+)`", text)
-    return [name for name in named if "/" in name or re.search(r"\.(py|md|txt|toml)$", name)]
+    return [name for name in named if "/" in name or re.search(r"\.(json|md|py|toml|txt)$", name)]
 
 
 def missing(names: list[str]) -> list[str]:
