@@ -7,5 +7,5 @@ FRONT_DOORS_PASSED: set[str] = set()
 DOORS_WITHOUT_LIST: set[str] = set()
 ROOMS_WITH_CYCLES: set[str] = set()
 ROOMS_WITH_PRIVATE_NAMES_SPREAD: set[str] = set()
-CLASS_NAMES_TWICE = {"Sizes"}
+CLASS_NAMES_TWICE: set[str] = set()
 PATHS_NAMED_TOO_EARLY: set[str] = set()

@@ -13,7 +13,7 @@ from querykey.backends.chunked.features import Rows, series
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PanelSizes:
     """How much is worked on at a time: `parts` successive chunks of `size` tokens in some lanes.
 
     The queries of the `heads` that share a key head stand side by side in a chunk.
@@ -35,7 +35,7 @@ class Panel:
     same reason views are made once, here.
     """
 
-    def __init__(self, make: Callable[[Tensor], Rows], sizes: Sizes, like: Tensor):
+    def __init__(self, make: Callable[[Tensor], Rows], sizes: PanelSizes, like: Tensor):
         lanes, parts, size, heads = sizes.lanes, sizes.parts, sizes.size, sizes.heads
         both, many, wide = lanes * parts, heads * size, sizes.value_dim + 1
         self.sizes, self.tracked = sizes, False

@@ -22,7 +22,7 @@ from torch import Tensor
 from querykey.backends.chunked.decay import log_gates
 from querykey.backends.chunked.features import row_count, rows
 from querykey.backends.chunked.layout import MonomialLayout, layout, same
-from querykey.backends.chunked.panel import Lanes, Panel, Sizes, take
+from querykey.backends.chunked.panel import Lanes, Panel, PanelSizes, take
 
 # Bytes that one buffer of features may take: what a CPU's cache holds, or enough to fill a GPU.
 CACHE, ELSEWHERE = 3 << 20, 1 << 28
@@ -127,7 +127,7 @@ class ChunkedCall:
     def _panel(self, lanes: int) -> Panel:
         like = self.q.new_empty(0, dtype=self.dtype)
         value_dim = self.v.shape[-1]
-        sizes = Sizes(lanes, self.parts, self.size, self.heads, self.key_dim, value_dim)
+        sizes = PanelSizes(lanes, self.parts, self.size, self.heads, self.key_dim, value_dim)
         return Panel(lambda x: rows(x, self.kind, self.numbers), sizes, like)
 
 
