@@ -20,6 +20,13 @@ def python(code: str) -> str:
     return done.stdout
 
 
+def plant(source: Path, files: dict[str, str]) -> None:
+    """Write files below a folder that stands for src/querykey."""
+    for name, code in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(code)
+
+
 @dataclass(frozen=True)
 class Import:
     """One name that a file imports: at its top, in a function, or under TYPE_CHECKING."""
