@@ -1,5 +1,6 @@
 """A run small enough for a test, and a driver that other processes start."""
 
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from querykey.train import Progress, TrainConfig, read_config, run
+from querykey.train.ranks import joined
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs. " * 40
 
@@ -52,9 +54,14 @@ def interrupt_at(step: int):
     return tell
 
 
-if __name__ == "__main__":
-    folder, *words = sys.argv[1:]
+def drive(jobs: list[tuple[str, dict[str, str]]]) -> None:
+    """Do several runs, one after the other, on the ranks that the environment names."""
     torch.set_num_threads(1)
-    flags = dict(word.split("=") for word in words)
-    stop = int(flags.pop("stop", 0))
-    run(small_config(Path(folder), **flags), interrupt_at(stop))
+    with joined(torch.device("cpu")):
+        for folder, flags in jobs:
+            stop = int(flags.pop("stop", 0))
+            run(small_config(Path(folder), **flags), interrupt_at(stop))
+
+
+if __name__ == "__main__":
+    drive(json.loads(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Several processes train as one would: the same samples, the same gradients, resumed exactly."""
 
+import json
 import os
 import socket
 import subprocess
@@ -19,13 +20,13 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def on_ranks(world: int, folder: Path, **flags) -> None:
-    """Run the driver of tests.train.small in so many processes, as torchrun would."""
+def on_ranks(world: int, *jobs: tuple[Path, dict]) -> None:
+    """Do runs one after the other in so many processes, as torchrun would start them."""
     port = str(free_port())
-    words = [f"{name}={value}" for name, value in flags.items()]
+    words = json.dumps([[str(folder), flags] for folder, flags in jobs])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.train.small", str(folder), *words],
+            [sys.executable, "-m", "tests.train.small", words],
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
             | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
@@ -53,26 +54,33 @@ def whole_weights(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True])
 def test_two_ranks_resume_bit_equal(tmp_path, shard):
-    on_ranks(2, tmp_path / "whole", shard=shard)
-    on_ranks(2, tmp_path / "parts", shard=shard, stop=5)
-    on_ranks(2, tmp_path / "parts", shard=shard)
-    whole, parts = (whole_weights(small_config(tmp_path / name)) for name in ("whole", "parts"))
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    flags = {"shard": shard}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    on_ranks(2, (whole, flags), (parts, flags | {"stop": 5}), (parts, flags))
+    expected, resumed = (whole_weights(small_config(folder)) for folder in (whole, parts))
+    assert expected.keys() == resumed.keys()
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shard", [False, True])
-@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize(
+    ("shard", "world"),
+    [
+        pytest.param(True, 1, marks=pytest.mark.slow),
+        pytest.param(False, 1, marks=pytest.mark.full),
+        pytest.param(False, 4, marks=pytest.mark.full),
+        pytest.param(True, 4, marks=pytest.mark.full),
+    ],
+)
 def test_a_checkpoint_of_two_ranks_resumes_on_another_number(tmp_path, shard, world):
     flags = {"precision": "float64", "dropout": 0, "batch": 8, "pieces": 2}
     whole = small_config(tmp_path / "whole", **flags)
     run(whole)
-    on_ranks(2, tmp_path / "parts", shard=shard, stop=5, **flags)
+    parts = tmp_path / "parts"
+    on_ranks(2, (parts, flags | {"shard": shard, "stop": 5}))
     if world == 1:
-        run(small_config(tmp_path / "parts", **flags))
+        run(small_config(parts, **flags))
     else:
-        on_ranks(world, tmp_path / "parts", shard=shard, **flags)
-    expected, found = weights(whole), whole_weights(small_config(tmp_path / "parts", **flags))
+        on_ranks(world, (parts, flags | {"shard": shard}))
+    expected, resumed = weights(whole), whole_weights(small_config(parts, **flags))
     for name, tensor in expected.items():
-        assert (tensor - found[name]).abs().max() < 1e-10, name
+        assert (tensor - resumed[name]).abs().max() < 1e-10, name

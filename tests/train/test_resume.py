@@ -84,7 +84,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 def killed_at_random(folder: Path, times: int, seed: int) -> None:
     """Start a run again and again, and kill it after a random while, until it comes to its end."""
     chance, kills = random.Random(seed), 0
-    command = [sys.executable, "-m", "tests.train.small", str(folder), "steps=40", "save_every=1"]
+    job = [str(folder), {"steps": 40, "save_every": 1}]
+    command = [sys.executable, "-m", "tests.train.small", json.dumps([job])]
     checkpoints = folder / "run" / "checkpoints"
     while True:
         before = newest(checkpoints)

@@ -33,6 +33,8 @@ class DataConfig:
     vocabulary: int = 1024  # of a BPE tokenizer that is trained here
     length: int = 64  # tokens of a sample, at most
     samples: int = 10000  # how many a generated task has
+    source: str = "de"  # of parallel text, the ending of its files
+    target: str = "en"
 
     def __post_init__(self):
         _check(self, whole, "vocabulary", "length", "samples")

@@ -12,15 +12,27 @@ from torch import nn
 from querykey.models import PRESETS, ClassHead, EncoderConfig, build, preset, preset_sizes
 from querykey.targets import build as build_target
 from querykey.train.config import ConfigError, ModelConfig, ObjectiveConfig, TrainConfig
+from querykey.train.data.images import load_digits, load_mnist, load_vectors
+from querykey.train.data.parallel import load_parallel
+from querykey.train.data.sentences import load_adjacent, load_grammar, load_snippets
 from querykey.train.data.source import Data, Facts
+from querykey.train.data.tasks import load_copy, load_dates, load_recall
 from querykey.train.data.text import load_text
 from querykey.train.objectives.images import HiddenPatches, ImageClass, Reconstruction
 from querykey.train.objectives.objective import Objective
 from querykey.train.objectives.text import HiddenTokens, NextToken, TextClass, Translation
 from querykey.words import suggest
 
-# config, folder for files that are mapped, special tokens -> data
-Loader = Callable[[TrainConfig, Path, tuple[str, ...]], Data]
+
+@dataclass(frozen=True)
+class DataKind:
+    """Data by name: what it is, and how it is loaded.
+
+    `load` takes the config, a folder for files that are mapped into memory, and the special tokens.
+    """
+
+    says: str
+    load: Callable[[TrainConfig, Path, tuple[str, ...]], Data]
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,14 @@ class ObjectiveKind:
     says: str
     make: Callable[[ObjectiveConfig, Facts, Any], Objective]
     special: tuple[str, ...] = ()
+
+
+def _text(config: TrainConfig, folder: Path, special: tuple[str, ...]) -> Data:
+    return load_text(config.data, folder, config.loop.seed, special)
+
+
+def _grammar(config: TrainConfig, folder: Path, special: tuple[str, ...]) -> Data:
+    return load_grammar(config.data, config.loop.seed, special)
 
 
 def _special(facts: Facts, name: str) -> int:
@@ -42,7 +62,7 @@ OBJECTIVES: dict[str, ObjectiveKind] = {
     "masked": ObjectiveKind(
         "hidden tokens, as BERT's masked words",
         lambda config, facts, model: HiddenTokens(
-            config.share, _special(facts, "mask"), facts.vocabulary
+            config.share, _special(facts, "mask"), facts.vocabulary, facts.length
         ),
         special=("mask",),
     ),
@@ -76,16 +96,48 @@ OBJECTIVES: dict[str, ObjectiveKind] = {
     ),
 }  # fmt: skip
 
-DATA: dict[str, Loader] = {
-    name: lambda config, folder, special: load_text(config.data, folder, config.loop.seed, special)
-    for name in ("stdlib", "text")
+DATA: dict[str, DataKind] = {
+    "stdlib": DataKind("the source of Python's own library", _text),
+    "text": DataKind("any text: a file, or a folder of files", _text),
+    "mnist": DataKind("MNIST in its idx files", lambda c, folder, special: load_mnist(c.data)),
+    "digits": DataKind("scikit-learn's digits", lambda c, folder, special: load_digits()),
+    "vectors": DataKind(
+        "document 004's vectors of 100 features",
+        lambda c, folder, special: load_vectors(c.data, c.loop.seed),
+    ),
+    "copy": DataKind(
+        "a word, a mark, the word again",
+        lambda c, folder, special: load_copy(c.data, c.loop.seed),
+    ),
+    "recall": DataKind(
+        "pairs of keys and values, then a key whose value is asked",
+        lambda c, folder, special: load_recall(c.data, c.loop.seed),
+    ),
+    "dates": DataKind(
+        "dates in many formats, and in ISO 8601",
+        lambda c, folder, special: load_dates(c.data, c.loop.seed, special),
+    ),
+    "adjacent": DataKind(
+        "pairs of sentences that are adjacent in a text or not",
+        lambda c, folder, special: load_adjacent(c.data, c.loop.seed, special),
+    ),
+    "inverted": DataKind("a sentence and its inversion, or another's", _grammar),
+    "entailed": DataKind("a sentence and a claim that follows or does not", _grammar),
+    "snippets": DataKind(
+        "snippets of Python's own library, by package",
+        lambda c, folder, special: load_snippets(c.data, c.loop.seed, special),
+    ),
+    "parallel": DataKind(
+        "sentences in two languages, line by line",
+        lambda c, folder, special: load_parallel(c.data, special),
+    ),
 }
 
 
 def load_data(config: TrainConfig, folder: Path) -> Data:
     """Return the data that a config names."""
     kind = _known("data.name", config.data.name, DATA)
-    return kind(config, folder, objective_kind(config).special)
+    return kind.load(config, folder, objective_kind(config).special)
 
 
 def objective_kind(config: TrainConfig) -> ObjectiveKind:

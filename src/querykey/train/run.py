@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from querykey.train.config import TrainConfig
@@ -19,9 +20,15 @@ def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress:
     `tell` is called with every step's progress, on the first rank. Under torchrun every process
     calls this, and they train together.
     """
-    device = device_for(config.loop.device)
-    with chance_restored(), joined(device) as ranks:
-        return make_trainer(config, ranks).run(tell)
+    with prepared(config) as trainer:
+        return trainer.run(tell)
+
+
+@contextmanager
+def prepared(config: TrainConfig) -> Iterator[Trainer]:
+    """Yield the run of a config, ready to go, on the ranks that there are."""
+    with chance_restored(), joined(device_for(config.loop.device)) as ranks:
+        yield make_trainer(config, ranks)
 
 
 def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:

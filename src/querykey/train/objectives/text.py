@@ -59,10 +59,11 @@ class HiddenTokens:
     share: float
     mask_token: int
     vocabulary: int  # random replacements are drawn below this
+    length: int  # tokens of a sample that are read
 
     def example(self, sample: Sample, generator: np.random.Generator) -> Example:
         """Return the tokens with some hidden, and labels for those."""
-        tokens = np.asarray(sample["tokens"], dtype=np.int64)
+        tokens = np.asarray(sample["tokens"][: self.length], dtype=np.int64)
         chosen = generator.random(len(tokens)) < self.share
         if not chosen.any():
             chosen[generator.integers(len(tokens))] = True

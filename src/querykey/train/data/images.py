@@ -1,0 +1,117 @@
+"""Images and vectors: MNIST in its idx files, scikit-learn's digits, and document 004's vectors."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from querykey.train.config import DataConfig
+from querykey.train.data.find import find_folder
+from querykey.train.data.source import Data, DataError, Drawn, Facts
+from querykey.train.order import sample_generator
+
+MEAN, STD = 0.1307, 0.3081  # of MNIST's training images, from 0 to 1
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pictures of bytes (count, height, width), as numbers around 0, with their labels."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    mean: float
+    std: float
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
+        """Return one image (1, height, width) and its label."""
+        image = (self.pixels[index].astype(np.float32) - self.mean) / self.std
+        return {"image": image[None].astype(np.float32), "label": int(self.labels[index])}
+
+
+def load_mnist(config: DataConfig) -> Data:
+    """Return MNIST from its four idx files, packed by gzip or not."""
+    folder = find_folder(config.path, "mnist", "train-images-idx3-ubyte")
+    splits = []
+    for name in ("train", "t10k"):
+        pixels = read_idx(_either(folder, f"{name}-images-idx3-ubyte"))
+        labels = read_idx(_either(folder, f"{name}-labels-idx1-ubyte"))
+        if len(pixels) != len(labels):
+            raise DataError(f"`{folder}` has {len(pixels)} images and {len(labels)} labels")
+        splits.append(Images(pixels, labels, 255 * MEAN, 255 * STD))
+    height, width = splits[0].pixels.shape[1:]
+    facts = Facts(classes=10, image=(1, height, width), features=height * width)
+    return Data(*splits, facts)
+
+
+def load_digits() -> Data:
+    """Return scikit-learn's 1797 digits of 8 by 8; every tenth is kept for evaluation."""
+    try:
+        from sklearn.datasets import load_digits as digits
+    except ImportError as error:
+        raise DataError(
+            "the digits need the package scikit-learn; install querykey[lab]"
+        ) from error
+    bunch: Any = digits()
+    held = np.arange(len(bunch.target)) % 10 == 9
+    train, valid = (
+        Images(bunch.images[rows], bunch.target[rows], mean=4.9, std=6.0) for rows in (~held, held)
+    )
+    return Data(train, valid, Facts(classes=10, image=(1, 8, 8), features=64))
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """Return the array of an idx file of bytes (Y. LeCun's format), packed by gzip or not."""
+    try:
+        content = file.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise DataError(f"`{file}` cannot be read: {error}") from error
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise DataError(f"`{file}` is no idx file of bytes")
+    axes = content[3]
+    start = 4 + 4 * axes
+    shape = struct.unpack(f">{axes}I", content[4:start]) if len(content) >= start else (-1,)
+    if len(content) - start != int(np.prod(shape)):
+        raise DataError(f"`{file}` is cut off: its header promises {shape}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _either(folder: Path, name: str) -> Path:
+    """Return the file, or its packed form."""
+    for file in (folder / name, folder / f"{name}.gz", folder / name.replace("-idx", ".idx")):
+        if file.exists():
+            return file
+    raise DataError(f"`{folder}` lacks {name}, and {name}.gz")
+
+
+def load_vectors(config: DataConfig, seed: int, inputs: int = 100, telling: int = 20) -> Data:
+    """Return document 004's vectors: few directions of high variance, which decide the class.
+
+    20 of 100 features have standard deviation 1 and the others .1; a random rotation mixes all. The
+    class is the sign of one direction among the 20.
+    """
+    fixed = sample_generator(seed, "vectors")
+    rotation = np.linalg.qr(fixed.standard_normal((inputs, inputs)))[0]
+    spread = np.where(np.arange(inputs) < telling, 1.0, 0.1)
+    direction = fixed.standard_normal(telling)
+
+    def drawn(split: str) -> Any:
+        def draw(index: int) -> dict[str, Any]:
+            plain = spread * sample_generator(seed, split, index).standard_normal(inputs)
+            label = int(plain[:telling] @ direction > 0)
+            return {"vector": (plain @ rotation).astype(np.float32), "label": label}
+
+        return draw
+
+    facts = Facts(classes=2, features=inputs)
+    valid = max(config.samples // 10, 1)
+    return Data(Drawn(config.samples, drawn("train")), Drawn(valid, drawn("valid")), facts)

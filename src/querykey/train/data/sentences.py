@@ -1,0 +1,202 @@
+"""Pairs of sentences: adjacent in a text, inverted, entailed; and snippets of code by package.
+
+The two contrastive tasks of document 003, 12.6, come from a small grammar that knows inversion and
+entailment. Its wrong pairs have the words of right ones, so that counting words does not help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from querykey.train.config import DataConfig
+from querykey.train.data.source import Data, DataError, Drawn, Facts, Listed
+from querykey.train.data.text import pieces, stdlib_files, text_files
+from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
+from querykey.train.order import sample_generator
+
+PEOPLE = [
+    "boy",
+    "girl",
+    "man",
+    "woman",
+    "child",
+    "farmer",
+    "doctor",
+    "teacher",
+    "painter",
+    "sailor",
+    "baker",
+    "singer",
+]
+ADVERBS = [
+    "quickly",
+    "slowly",
+    "quietly",
+    "loudly",
+    "gladly",
+    "sadly",
+    "bravely",
+    "calmly",
+    "boldly",
+    "gently",
+]
+MOVES = ["ran", "walked", "danced", "sang", "slept", "jumped", "swam", "worked", "waited", "smiled"]
+PLACES = [
+    "home",
+    "garden",
+    "forest",
+    "market",
+    "river",
+    "school",
+    "harbour",
+    "castle",
+    "village",
+    "bridge",
+]
+THINGS = ["laptop", "book", "lamp", "chair", "coat", "knife", "boat", "drum", "clock", "mirror"]
+# What one verb of a thing tells of having it afterwards.
+GAINED = ["bought", "found", "received", "inherited", "won"]
+LOST = ["sold", "lost", "gave", "dropped", "burned"]
+
+
+def inverted_pair(generator: np.random.Generator) -> tuple[str, str, int]:
+    """Return a sentence, and its syntactic inversion or that of another with the same words."""
+    people = generator.permutation(len(PEOPLE))[:2]
+    one, other = (PEOPLE[int(i)] for i in people)
+    verb, adverb, place = (
+        words[int(generator.integers(len(words)))] for words in (MOVES, ADVERBS, PLACES)
+    )
+    first = f"the {one} {verb} {adverb} to the {other} near the {place}"
+    label = int(generator.integers(2))
+    if label:
+        second = f"{adverb} near the {place} {verb} the {one} to the {other}"
+    else:
+        second = f"{adverb} near the {place} {verb} the {other} to the {one}"
+    return first, second, label
+
+
+def entailed_pair(generator: np.random.Generator) -> tuple[str, str, int]:
+    """Return a premise about two people and their things, and a claim that follows or does not.
+
+    The premise has one who gains and one who loses; the claim names one of the things and one of
+    the people. Claims that follow and claims that do not have the same words.
+    """
+    people, things = generator.permutation(len(PEOPLE))[:2], generator.permutation(len(THINGS))[:2]
+    (one, other), (a, b) = (PEOPLE[int(i)] for i in people), (THINGS[int(i)] for i in things)
+    gain, loss = (words[int(generator.integers(len(words)))] for words in (GAINED, LOST))
+    parts = [f"the {one} {gain} a {a}", f"the {other} {loss} a {b}"]
+    if generator.integers(2):
+        parts.reverse()
+    label, positive = int(generator.integers(2)), bool(generator.integers(2))
+    # Gained is had, lost is not had: right and wrong claims differ in who, or in `has`.
+    who, what, holds = (one, a, True) if generator.integers(2) else (other, b, False)
+    has = holds == bool(label)
+    claim = f"the {who} {'now has' if has else 'has no'} {'the' if positive else 'that'} {what}"
+    return " and ".join(parts), claim, label
+
+
+def paired(tokenizer: Tokenizer, first: str, second: str, length: int) -> dict[str, Any]:
+    """Return tokens of [begin] first [separate] second [separate], and which text each is of."""
+    begin, separate = tokenizer.special["begin"], tokenizer.special["separate"]
+    a, b = tokenizer.encode(first), tokenizer.encode(second)
+    while len(a) + len(b) > length - 3:
+        a, b = (a[:-1], b) if len(a) > len(b) else (a, b[:-1])
+    tokens = np.concatenate([[begin], a, [separate], b, [separate]])
+    types = np.concatenate([np.zeros(len(a) + 2), np.ones(len(b) + 1)])
+    return {"tokens": tokens.astype(np.int64), "types": types.astype(np.int64)}
+
+
+def load_grammar(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+    """Return pairs of the grammar: inverted sentences, or claims that follow."""
+    make = {"inverted": inverted_pair, "entailed": entailed_pair}[config.name]
+    some = [make(sample_generator(seed, "words", i)) for i in range(2000)]
+    texts = [text for first, second, _ in some for text in (first, second)]
+    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+
+    def split(name: str, count: int) -> Drawn:
+        def draw(index: int) -> dict[str, Any]:
+            first, second, label = make(sample_generator(seed, name, index))
+            return paired(tokenizer, first, second, config.length) | {"label": label}
+
+        return Drawn(count, draw)
+
+    facts = Facts(tokenizer.size, config.length, classes=2, tokenizer=tokenizer)
+    valid = min(max(config.samples // 10, 1), 2000)
+    return Data(split("train", config.samples), split("valid", valid), facts)
+
+
+def sentences(files: list[Path]) -> Iterator[str]:
+    """Yield the sentences of a text: what ends with a full stop, a question or an exclamation."""
+    for part in pieces(files):
+        for sentence in re.split(r"(?<=[.!?])\s+", part):
+            words = " ".join(sentence.split())
+            if len(words) > 10:
+                yield words
+
+
+def load_adjacent(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+    """Return pairs of sentences that are adjacent in a text, or whose second is from elsewhere."""
+    texts = list(sentences(text_files(config)))
+    if len(texts) < 100:
+        raise DataError(f"the text has {len(texts)} sentences, too few for pairs of them")
+    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+    cut = int(len(texts) * 0.9)
+
+    def split(name: str, texts: list[str]) -> Drawn:
+        def draw(index: int) -> dict[str, Any]:
+            generator = sample_generator(seed, name, index)
+            label, other = int(generator.integers(2)), int(generator.integers(len(texts)))
+            second = texts[index + 1] if label else texts[other]
+            return paired(tokenizer, texts[index], second, config.length) | {"label": label}
+
+        return Drawn(len(texts) - 1, draw)
+
+    facts = Facts(tokenizer.size, config.length, classes=2, tokenizer=tokenizer)
+    return Data(split("train", texts[:cut]), split("valid", texts[cut:]), facts)
+
+
+PACKAGES = [
+    "asyncio",
+    "email",
+    "http",
+    "importlib",
+    "logging",
+    "multiprocessing",
+    "unittest",
+    "xml",
+]
+
+
+def load_snippets(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+    """Return snippets of the standard library, labelled by the package that they are from.
+
+    Every fifth file of a package is kept for evaluation, so that no snippet has neighbours there.
+    """
+    files: dict[str, list[Path]] = {name: [] for name in PACKAGES}
+    for file in stdlib_files():
+        for name in PACKAGES:
+            if file.parent.name == name or name in file.parts[-3:-1]:
+                files[name].append(file)
+                break
+    tokenizer = make_tokenizer(
+        config.tokenizer,
+        (part for group in files.values() for part in pieces(group)),
+        config.vocabulary, special,
+    )  # fmt: skip
+    begin, room = tokenizer.special["begin"], config.length - 1
+    splits: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for label, name in enumerate(PACKAGES):
+        for number, file in enumerate(files[name]):
+            ids = np.concatenate([tokenizer.encode(part) for part in pieces([file])] or [[]])
+            for first in range(0, len(ids) - room, room):
+                tokens = np.concatenate([[begin], ids[first : first + room]]).astype(np.int64)
+                splits[number % 5 == 4].append({"tokens": tokens, "label": label})
+    if not all(splits):
+        raise DataError("the packages of Python's own library have too few files for snippets")
+    facts = Facts(tokenizer.size, config.length, classes=len(PACKAGES), tokenizer=tokenizer)
+    return Data(Listed(splits[0]), Listed(splits[1]), facts)

@@ -1,0 +1,136 @@
+"""Configurations: TOML and flags in, one sentence where something is wrong."""
+
+import pytest
+
+from querykey.cli import run as qk
+from querykey.train import ConfigError, read_config
+from querykey.train.config import flag_names
+from querykey.train.folder import RunFolder, as_toml
+from querykey.train.optimizers import rate_at
+from querykey.train.recipes import RECIPES
+
+
+def test_a_config_is_written_as_toml_and_read_again(tmp_path):
+    config = read_config({"data": {"path": 'a "b" \\c ü'}}, {"betas": "0.8,0.9", "compile": "true"})
+    file = tmp_path / "config.toml"
+    file.write_text(as_toml(config.as_dict()), encoding="utf-8")
+    assert read_config(file) == config
+    assert (config.optimizer.betas, config.loop.compile) == ((0.8, 0.9), True)
+
+
+def test_flags_win_over_the_file(tmp_path):
+    (tmp_path / "a.toml").write_text("[loop]\nsteps = 7\nbatch = 3\n")
+    config = read_config(tmp_path / "a.toml", {"steps": "9", "optimizer-rate": "1e-4"})
+    assert (config.loop.steps, config.loop.batch, config.optimizer.rate) == (9, 3, 1e-4)
+
+
+def test_every_field_is_a_flag():
+    names = flag_names()
+    assert names["save-every"] == ("loop", "save_every")
+    assert names["data-name"] == ("data", "name")
+    assert "name" not in names
+    for section, value in read_config().as_dict().items():
+        for field in value if isinstance(value, dict) else []:
+            assert names[f"{section}-{field}".replace("_", "-")] == (section, field)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("steps = 3", "has no field `steps`"),
+        (
+            "[loop]\nstesp = 3",
+            "[loop] of `config.toml` has no field `stesp`; did you mean `steps`?",
+        ),
+        ("[lop]\nsteps = 3", "`config.toml` has no field `lop`; did you mean `loop`?"),
+        ("loop = 3", "`loop` in `config.toml` is a section, written [loop]"),
+        ("[loop]\nsteps = 1.5", "`steps` in [loop] of `config.toml` is a whole number; got 1.5"),
+        ("[loop]\nsteps = 0", "[loop] of `config.toml`: steps is at least 1; got 0"),
+        ("[loop]\ncompile = 3", "`compile` in [loop] of `config.toml` is true or false; got 3"),
+        (
+            "[optimizer]\nrate = true",
+            "`rate` in [optimizer] of `config.toml` is a number; got True",
+        ),
+        ("[optimizer]\nrate = nan", "[optimizer] of `config.toml`: rate is at least 0; got nan"),
+        ("[optimizer]\nname = 'adam'", "is one of adamw, sgd; did you mean `adamw`?; got 'adam'"),
+        ("[optimizer]\nbetas = [0.9]", "`betas` in [optimizer] of `config.toml` is 2 numbers"),
+        ("[model]\ndropout = 1", "[model] of `config.toml`: dropout is a share, from 0 to below 1"),
+        ("[loop", "`config.toml` is no TOML: "),
+        ("[data]\nname = 'minst'", "data.name: there is no `minst`; did you mean `mnist`?"),
+        ("[model]\nname = 'gtp'", "model.name: there is no `gtp`; did you mean `gpt`?"),
+        (
+            "[objective]\nname = 'casual'",
+            "objective.name: there is no `casual`; did you mean `causal`?",
+        ),
+        ("[data]\nname = 'text'\npath = 'none.txt'", "there is no text at `none.txt`"),
+        (
+            "[data]\nname = 'mnist'",
+            "data.path names the folder with train-images-idx3-ubyte; or set",
+        ),
+    ],
+)
+def test_a_bad_config_is_one_sentence(tmp_path, monkeypatch, capsys, text, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QUERYKEY_DATA", raising=False)
+    (tmp_path / "config.toml").write_text(text)
+    assert qk(["train", "config.toml"]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.startswith("qk: ")
+    assert error.count("\n") == 1
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(read_config(None, {"seed": "1"}))
+    folder.begin(read_config(None, {"seed": "1", "steps": "9000"}))  # a longer run is the same run
+    with pytest.raises(ConfigError, match=r"holds a run with loop.seed = 1, and now it is 2; give"):
+        folder.begin(read_config(None, {"seed": "2"}))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_configurations(name):
+    assert read_config(RECIPES[name].config).folder == f"runs/{name}"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle", "end"),
+    [("constant", 1, 1), ("linear", 0.55, 0.1), ("cosine", 0.55, 0.1)],
+)
+def test_rates_rise_and_fall_as_scheduled(schedule, middle, end):
+    config = read_config(None, {"rate": "2", "warmup": "10", "schedule": schedule}).optimizer
+    assert rate_at(0, 110, config) == pytest.approx(2 / 11)
+    assert rate_at(10, 110, config) == pytest.approx(2)
+    assert rate_at(60, 110, config) == pytest.approx(2 * middle)
+    assert rate_at(110, 110, config) == pytest.approx(2 * end)
+
+
+def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train",
+        "--data-name",
+        "copy",
+        "--samples",
+        "40",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--layers",
+        "1",
+        "--steps",
+    ]
+    assert qk([*words, "2"]) == 0
+    assert capsys.readouterr().out.startswith("runs/run: step 2, done; validation loss ")
+    assert qk([*words, "4"]) == 0
+    assert capsys.readouterr().out.startswith("runs/run: step 4, done; validation loss ")
+    lines = (tmp_path / "runs/run/log.jsonl").read_text().splitlines()
+    assert len(lines) == 6  # four steps, two evaluations
+
+
+def test_the_list_names_recipes_objectives_and_data(capsys):
+    assert qk(["train", "--list"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("stdlib", "translation", "recall", "--save-every"):
+        assert name in shown

@@ -1,0 +1,235 @@
+"""Sources of data: what they promise of each sample, asked anew in plain code."""
+
+import datetime
+import gzip
+import itertools
+import re
+import struct
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from querykey.train import read_config
+from querykey.train.data.images import read_idx
+from querykey.train.data.sentences import entailed_pair, inverted_pair
+from querykey.train.data.source import DataError
+from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
+from querykey.train.order import SampleOrder, sample_generator
+from querykey.train.parts import DATA, load_data
+
+
+def data(tmp_path, name, objective="causal", **fields):
+    sections = {"data": {"name": name, **fields}, "objective": {"name": objective}}
+    return load_data(read_config(sections), tmp_path)
+
+
+def test_every_sample_comes_once_in_an_epoch_and_in_another_order_in_the_next():
+    order = SampleOrder(11, seed=3)
+    epochs = [[order[position] for position in range(11 * e, 11 * (e + 1))] for e in range(3)]
+    for number, epoch in enumerate(epochs):
+        assert [e for e, _ in epoch] == [number] * 11
+        assert sorted(index for _, index in epoch) == list(range(11))
+    assert len({tuple(index for _, index in epoch) for epoch in epochs}) == 3
+    assert SampleOrder(11, seed=4)[0] != order[0] or SampleOrder(11, seed=4)[1] != order[1]
+
+
+def test_windows_cover_a_text_without_gaps(tmp_path):
+    text = "".join(chr(97 + i % 23) for i in range(700))
+    (tmp_path / "t.txt").write_text(text)
+    loaded = data(tmp_path, "text", path=str(tmp_path / "t.txt"), tokenizer="characters", length=9)
+    decode = loaded.facts.tokenizer.decode
+    valid = [decode(loaded.valid.sample(i)["tokens"]) for i in range(len(loaded.valid))]
+    assert "".join(piece[:-1] for piece in valid) == text[630 : 630 + 9 * len(valid)]
+    assert all(a[-1] == b[0] for a, b in itertools.pairwise(valid))
+    for epoch in range(3):
+        train = [decode(loaded.train.sample(i, epoch)["tokens"]) for i in range(len(loaded.train))]
+        assert "".join(piece[:-1] for piece in train) in text[:630]
+        assert {len(piece) for piece in train} == {10}
+    first = {tuple(loaded.train.sample(0, epoch)["tokens"]) for epoch in range(8)}
+    assert len(first) > 1
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
+def test_tokenizers_give_the_text_back(kind):
+    if kind == "bpe":
+        pytest.importorskip("tokenizers", reason="BPE is trained by the package tokenizers")
+    text = "Straße, naïve — 漢字\n\tif x:\n" * 5
+    tokenizer = make_tokenizer(kind, [text], 300, ("mask", "end"))
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert ids.max() < tokenizer.special["mask"] == tokenizer.size - 2
+    again = load_tokenizer(tokenizer.as_json())
+    assert (again.size, again.special) == (tokenizer.size, tokenizer.special)
+    assert again.encode(text).tolist() == ids.tolist()
+    assert tokenizer.decode([*ids, tokenizer.special["end"]]) == text
+
+
+def test_a_character_that_was_never_seen_is_named():
+    with pytest.raises(TokenizerError, match="the character 'q' is not among the 3 that this"):
+        make_tokenizer("characters", ["abc"], 0).encode("cq")
+
+
+def test_copies_come_twice_and_only_the_second_time_is_judged(tmp_path):
+    loaded = data(tmp_path, "copy", length=12, samples=50)
+    for index in range(50):
+        sample = loaded.train.sample(index)
+        tokens, judged = sample["tokens"].tolist(), sample["judged"].tolist()
+        half = tokens.index(26)
+        assert tokens[:half] == tokens[half + 1 :]
+        assert judged == [False] * (half + 1) + [True] * half
+        assert len(tokens) <= 12
+    assert len({len(loaded.train.sample(i)["tokens"]) for i in range(50)}) > 2
+
+
+def test_recall_asks_for_the_value_that_was_shown_with_the_key(tmp_path):
+    loaded = data(tmp_path, "recall", length=18, samples=50)
+    for index in range(50):
+        sample = loaded.train.sample(index)
+        *shown, key, value = sample["tokens"].tolist()
+        pairs = dict(zip(shown[::2], shown[1::2], strict=True))
+        assert len(pairs) == 8
+        assert pairs[key] == value
+        assert sample["judged"].tolist() == [False] * 17 + [True]
+
+
+def parsed(text: str) -> datetime.date:
+    """Read a date by the standard library's own formats."""
+    text = re.sub(r"(\d)(st|nd|rd|th) of", r"\1", text).title()
+    formats = (
+        "%B %d, %Y", "%d %B %Y", "%b %d %Y", "%d %b %Y", "%A, %B %d, %Y", "%a %d %b %Y",
+        "%d.%m.%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%b-%Y",
+    )  # fmt: skip
+    for form in formats:
+        try:
+            return datetime.datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+    raise AssertionError(text)
+
+
+def test_dates_are_the_ones_that_were_written(tmp_path):
+    loaded = data(tmp_path, "dates", "translation", samples=300)
+    decode, shapes = loaded.facts.tokenizer.decode, Counter()
+    for index in range(300):
+        sample = loaded.train.sample(index)
+        source, target = decode(sample["source"]), decode(sample["target"])
+        assert parsed(source).isoformat() == target
+        shapes[re.sub(r"[A-Za-z]+", "a", re.sub(r"\d+", "1", source))] += 1
+    assert len(shapes) >= 8
+
+
+def test_training_and_validation_samples_of_a_task_differ(tmp_path):
+    loaded = data(tmp_path, "dates", "translation", samples=100)
+    train = {tuple(loaded.train.sample(i)["source"]) for i in range(100)}
+    valid = {tuple(loaded.valid.sample(i)["source"]) for i in range(len(loaded.valid))}
+    assert not train & valid
+
+
+def test_inverted_sentences_have_the_same_words_whether_right_or_wrong():
+    labels = Counter()
+    for index in range(200):
+        first, second, label = inverted_pair(sample_generator(0, index))
+        labels[label] += 1
+        assert Counter(first.split()) == Counter(second.split())
+        who, to = (
+            re.findall(rf"{word} the (\w+)", second)[-1] for word in (first.split()[2], "to")
+        )
+        assert bool(label) == ((who, to) == (first.split()[1], first.split()[6]))
+    assert min(labels.values()) > 60
+
+
+def test_claims_follow_from_who_gained_and_who_lost():
+    gained = {"bought", "found", "received", "inherited", "won"}
+    counts = Counter()
+    for index in range(400):
+        first, claim, label = entailed_pair(sample_generator(1, index))
+        words = claim.split()
+        who, what, has = words[1], words[-1], words[2:4] == ["now", "has"]
+        part = next(part for part in first.split(" and ") if part.split()[1] == who)
+        assert part.split()[-1] == what
+        owns = part.split()[2] in gained
+        assert bool(label) == (owns == has)
+        counts[label, has] += 1
+    assert min(counts.values()) > 60  # `has` alone tells nothing
+
+
+def write_idx(file, array, packed):
+    content = b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    content += array.astype(np.uint8).tobytes()
+    file.write_bytes(gzip.compress(content) if packed else content)
+    return file
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_files_are_read_packed_or_not(tmp_path, packed):
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 4))
+    file = write_idx(tmp_path / "images", images, packed)
+    assert (read_idx(file) == images).all()
+
+
+def test_what_is_no_idx_file_is_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"hello")
+    with pytest.raises(DataError, match="is no idx file of bytes"):
+        read_idx(tmp_path / "a")
+    file = write_idx(tmp_path / "b", np.zeros((3, 2, 2)), packed=False)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"is cut off: its header promises \(3, 2, 2\)"):
+        read_idx(file)
+    with pytest.raises(DataError, match=r"there is no folder `.*none` with train-images"):
+        data(tmp_path, "mnist", path=str(tmp_path / "none"))
+
+
+def test_mnist_is_read_from_its_folder(tmp_path):
+    chance = np.random.default_rng(0)
+    for name, count in (("train", 7), ("t10k", 3)):
+        images, labels = chance.integers(0, 256, (count, 28, 28)), chance.integers(0, 10, count)
+        write_idx(tmp_path / f"{name}-images-idx3-ubyte.gz", images, packed=True)
+        write_idx(tmp_path / f"{name}-labels-idx1-ubyte", labels, packed=False)
+    loaded = data(tmp_path, "mnist", "images", path=str(tmp_path))
+    sample = loaded.valid.sample(2)
+    assert (len(loaded.train), len(loaded.valid)) == (7, 3)
+    assert sample["label"] == labels[2]
+    assert np.allclose(sample["image"][0] * 0.3081 + 0.1307, images[2] / 255, atol=1e-6)
+
+
+def test_the_classes_of_vectors_lie_in_their_widest_directions(tmp_path):
+    loaded = data(tmp_path, "vectors", "autoencoding", samples=3000)
+    samples = [loaded.train.sample(i) for i in range(3000)]
+    x, y = np.stack([s["vector"] for s in samples]), np.array([s["label"] for s in samples])
+    values, directions = np.linalg.eigh(np.cov(x.T))
+    assert (values > 0.5).sum() == 20
+    assert (values < 0.05).sum() == 80
+    for rows, least, most in ((slice(-20, None), 0.95, 1), (slice(0, 80), 0, 0.6)):
+        features = x @ directions[:, rows]
+        fit = np.linalg.lstsq(features[:2000], 2 * y[:2000] - 1, rcond=None)[0]
+        assert least <= ((features[2000:] @ fit > 0) == y[2000:]).mean() <= most
+
+
+def test_parallel_lines_are_paired(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.de").write_text("ein Hund\neine Katze\n")
+        (tmp_path / f"{split}.en.gz").write_bytes(gzip.compress(b"a dog\na cat\n"))
+    loaded = data(tmp_path, "parallel", "translation", path=str(tmp_path))
+    decode = loaded.facts.tokenizer.decode
+    pairs = [loaded.train.sample(i) for i in range(2)]
+    assert [(decode(p["source"]), decode(p["target"])) for p in pairs] == [
+        ("ein Hund", "a dog"),
+        ("eine Katze", "a cat"),
+    ]
+    (tmp_path / "val.de").write_text("ein Hund\n")
+    with pytest.raises(DataError, match="1 lines of de cannot be paired with 2 of en"):
+        data(tmp_path, "parallel", "translation", path=str(tmp_path))
+
+
+@pytest.mark.slow
+def test_snippets_of_one_file_are_all_of_one_split(tmp_path):
+    loaded = data(tmp_path, "snippets", "classes", length=200)
+    train = {tuple(s["tokens"]) for s in loaded.train.samples}
+    repeated = sum(tuple(s["tokens"]) in train for s in loaded.valid.samples)
+    assert repeated < 0.02 * len(loaded.valid)
+    assert {s["label"] for s in loaded.train.samples} == set(range(8))
+
+
+def test_every_source_says_what_it_is():
+    assert all(kind.says for kind in DATA.values())

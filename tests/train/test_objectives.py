@@ -1,0 +1,171 @@
+"""Objectives: what is hidden and judged, and that every one of them trains."""
+
+import numpy as np
+import pytest
+import torch
+
+from querykey.train import read_config, run
+from querykey.train.objectives.images import HiddenPatches, Reconstruction
+from querykey.train.objectives.objective import IGNORED, cross_entropy_sum
+from querykey.train.objectives.text import HiddenTokens, NextToken, Translation
+from querykey.train.order import sample_generator
+from querykey.train.ranks import Ranks
+from querykey.train.run import make_trainer
+
+MIXED = {
+    "causal": ("copy", "gpt"),
+    "masked": ("text", "bert"),
+    "classes": ("inverted", "bert"),
+    "translation": ("dates", "transformer"),
+    "images": ("digits", "vit"),
+    "autoencoding": ("vectors", "autoencoder"),
+    "denoising": ("digits", "denoising-autoencoder"),
+    "hidden-features": ("vectors", "masked-autoencoder"),
+    "hidden-patches": ("digits", "masked-patches"),
+}
+
+
+def config(tmp_path, objective, data, model, **loop):
+    (tmp_path / "text.txt").write_text("to be, or not to be, that is the question. " * 60)
+    return read_config(
+        {
+            "folder": str(tmp_path / "run"),
+            "data": {"name": data, "length": 40, "path": "", "samples": 8},
+            "model": {"name": model, "width": 16, "heads": 2, "layers": 1, "patch": 2},
+            "objective": {"name": objective},
+            "optimizer": {"rate": 4e-3, "schedule": "constant"},
+            "loop": {"steps": 60, "batch": 8, "evaluate_every": 0, **loop},
+        }
+        | (
+            {"data": {"name": "text", "length": 40, "path": str(tmp_path / "text.txt")}}
+            if data == "text"
+            else {}
+        )
+    )
+
+
+@pytest.mark.parametrize("objective", MIXED)
+def test_every_objective_learns_something(tmp_path, objective):
+    if MIXED[objective][0] == "digits":
+        pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    more = {"steps": 150, "batch": 32} if objective == "images" else {}
+    trainer = make_trainer(config(tmp_path, objective, *MIXED[objective], **more), Ranks())
+    seen = trainer.batch_at(range(8))
+    before = float(trainer.sums(seen)["loss"].detach())
+    assert np.isfinite(trainer.run().evaluation["loss"])
+    after = float(trainer.sums(seen)["loss"].detach())
+    assert after < 0.9 * before
+
+
+def test_next_tokens_are_those_one_place_further():
+    sample = {"tokens": [5, 6, 7, 8], "judged": np.array([False, False, True, True])}
+    example = NextToken().example(sample, sample_generator(0))
+    assert example["ids"].tolist() == [5, 6, 7]
+    assert example["labels"].tolist() == [IGNORED, 7, 8]
+    batch = NextToken().batch(
+        [example, NextToken().example({"tokens": [1, 2]}, sample_generator(0))]
+    )
+    assert batch.tensors["ids"].tolist() == [[5, 6, 7], [1, 0, 0]]
+    assert batch.tensors["labels"].tolist() == [[IGNORED, 7, 8], [2, IGNORED, IGNORED]]
+    assert batch.terms == 3
+
+
+def test_tokens_are_hidden_as_bert_hides_them():
+    objective, tokens = HiddenTokens(0.15, mask_token=50, vocabulary=50, length=50), np.arange(50)
+    shares = np.zeros(3)
+    for seed in range(800):
+        example = objective.example({"tokens": tokens}, sample_generator(seed))
+        chosen = example["labels"] != IGNORED
+        assert (example["labels"][chosen] == tokens[chosen]).all()
+        assert (example["ids"][~chosen] == tokens[~chosen]).all()
+        masked, kept = (example["ids"] == x for x in (50, tokens))
+        shares += [chosen.mean(), (chosen & masked).mean(), (chosen & kept).mean()]
+    chosen, masked, kept = shares / 800
+    assert abs(chosen - 0.15) < 0.01
+    assert abs(masked / chosen - 0.8) < 0.02
+    assert abs(kept / chosen - 0.1) < 0.02  # a tenth, and what was replaced by itself
+
+
+def test_a_target_is_shifted_behind_its_start_and_ends():
+    example = Translation(start=9, end=8).example(
+        {"source": [1, 2, 3], "target": [4, 5]}, sample_generator(0)
+    )
+    assert example["target"].tolist() == [9, 4, 5]
+    assert example["labels"].tolist() == [4, 5, 8]
+
+
+def test_only_hidden_features_are_judged():
+    x = np.arange(1, 101, dtype=np.float32)
+    example = Reconstruction(share=0.3).example({"vector": x}, sample_generator(0))
+    assert ((example["seen"] == 0) == example["judged"]).all()
+    assert 15 < example["judged"].sum() < 45
+    noisy = Reconstruction(noise=0.5).example({"vector": x}, sample_generator(0))
+    assert 0.3 < (noisy["seen"] - x).std() < 0.7
+    assert noisy["judged"].all()
+
+
+def test_hidden_patches_are_judged_as_the_model_judges_them():
+    from querykey.models import build, preset
+
+    model = build(preset("masked-patches", {"image": 8, "patch": 2, "width": 16, "heads": 2}))
+    objective = HiddenPatches(model.config.tokens, model.config.visible)
+    image = np.random.default_rng(0).standard_normal((1, 8, 8)).astype(np.float32)
+    examples = [objective.example({"image": image}, sample_generator(i)) for i in range(3)]
+    batch = objective.batch(examples)
+    mean = objective.sums(model, batch)["loss"] / batch.terms
+    whole = torch.stack([torch.from_numpy(image)] * 3)
+    errors = []
+    for row, example in enumerate(examples):
+        order = torch.from_numpy(example["order"])[None]
+        shown = order[:, : model.config.visible]
+        guess = model.decode(model.encode(whole[row : row + 1], shown), shown)
+        hidden = order[0, model.config.visible :]
+        truth = model.cut(whole[row : row + 1])
+        errors.append((guess - truth)[0, hidden].square().mean())
+    assert torch.allclose(mean, torch.stack(errors).mean(), rtol=1e-5)
+
+
+def test_cross_entropy_is_summed_over_what_is_judged():
+    scores = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [5.0, 5.0]]])
+    labels = torch.tensor([[0, 0, IGNORED]])
+    sums = cross_entropy_sum(scores, labels)
+    expected = np.log(1 + np.exp(-2)) + np.log(1 + np.exp(1))
+    assert abs(float(sums["loss"]) - expected) < 1e-6
+    assert int(sums["correct"]) == 1
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4, 8, 16, 32])
+def test_pieces_of_a_step_add_up_to_its_gradient(tmp_path, pieces):
+    """Unequal lengths, float64: what the accumulation law asks of anyone's loop."""
+    made = config(tmp_path, "causal", "copy", "gpt", batch=32, pieces=pieces, precision="float64")
+    trainer = make_trainer(made, Ranks())
+    batches = trainer.pieces(0)
+    assert len(batches) == pieces
+    trainer.gradients(batches)
+    # The definition, one sample at a time.
+    samples = [trainer.batch_at(range(i, i + 1)) for i in range(32)]
+    terms = sum(sample.terms for sample in samples)
+    assert len({sample.terms for sample in samples}) > 3
+    losses = [trainer.objective.sums(trainer.model, sample)["loss"] for sample in samples]
+    parameters = list(trainer.model.parameters())
+    wanted = torch.autograd.grad(sum(losses) / terms, parameters)
+    for parameter, gradient in zip(parameters, wanted, strict=True):
+        assert (parameter.grad - gradient).abs().max() < 1e-10
+
+
+def test_a_hugging_face_model_and_anyones_are_trained(tmp_path):
+    pytest.importorskip("transformers", reason="hf:gpt2 is built by transformers")
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.table, self.out = nn.Embedding(27, 8), nn.Linear(8, 27)\n"
+        "    def forward(self, x):\n"
+        "        return None, self.out(self.table(x))\n"
+        "make = Own\n"
+    )
+    for number, name in enumerate(("hf:gpt2:causal", f"{tmp_path / 'own.py'}:make")):
+        made = config(tmp_path, "causal", "copy", name, seed=number)
+        made = read_config(made.as_dict(), {"folder": str(tmp_path / f"run{number}")})
+        assert run(made).finished
