@@ -1,6 +1,6 @@
-"""querykey: an attention workbench. The usual import is `import querykey as qk`.
+"""The public names of querykey, an attention workbench, each loaded on first use.
 
-Public names are loaded on first use: importing the package loads neither torch nor sympy.
+`import querykey as qk` is the usual import; by itself it loads neither torch nor sympy.
 """
 
 from __future__ import annotations
