@@ -30,7 +30,7 @@ def commands() -> list:
     """Every block of commands that use `qk`, with the output that the page shows for it."""
     found = []
     for page in PAGES:
-        if page.name == "cost.md":  # tests/costs/test_cost_page.py runs its commands
+        if page.name == "cost.md":  # tests/costs/test_page.py runs its commands
             continue
         bash = [(text, "") for text in blocks(page, "bash") if "\nqk " in f"\n{text}"]
         console = [

@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> int:
 
 @app.command
 def targets(*names: str) -> int:
-    """Say what can be named as a TARGET, or build the named ones and describe them.
+    """List the ways to name a TARGET, or build the named targets and describe them.
 
     Parameters
     ----------
@@ -140,23 +140,23 @@ def cost(
     json: bool = False,
     html: str = "",
 ) -> int:
-    """Say what a target costs, as exact formulas in named sizes; nothing is computed.
+    """Show what a target costs, as exact formulas in named sizes.
 
     Parameters
     ----------
     target
-        What `qk targets` lists: `file.py:factory`, `hf:NAME`, a folder, a preset.
+        As for `qk targets`: `file.py:factory`, `hf:NAME`, a folder, or a preset.
     input
-        What goes in, where the target does not tell: ids=tokens(batch,seq), x=array(n,64),
-        images(batch,3,32,32). Once per input.
+        An argument of the model's forward, for models whose arguments cannot be found out:
+        ids=tokens(batch,seq), x=array(n,64), images(batch,3,32,32). Repeat it for every argument.
     at
-        Sizes to put in, as batch=8,seq=1024.
+        Put these sizes into the formulas, as in batch=8,seq=1024.
     attention
-        How scaled_dot_product_attention runs: flash (fused) or math.
+        How scaled_dot_product_attention is counted: flash (one fused operation) or math.
     json
-        Print JSON.
+        Print one JSON object instead of tables; docs/json.md describes it.
     html
-        Write one HTML page to this file.
+        Write one HTML page to this file instead of printing.
     """
     with _status(f"deriving the cost of {target}"), _prints_aside():
         from querykey.costs import cost_of_target, tables, write_page

@@ -10,7 +10,17 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from querykey.show import Series, console, line_chart, number, page, print_table, table
+from querykey.show import (
+    Series,
+    console,
+    fold_numbered,
+    group_name,
+    line_chart,
+    number,
+    page,
+    print_table,
+    table,
+)
 from querykey.show.page import code, figure, grid, heading, text
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -136,3 +146,11 @@ def test_a_page_is_balanced_and_needs_nothing_but_itself():
     assert balance.links == []
     assert "12,345" in made
     assert "&lt;b&gt;" in made
+
+
+def test_numbered_neighbours_that_are_equal_share_a_group():
+    names = ["embed", "0", "1", "2", "3", "head", "4"]
+    groups = fold_numbered(names, lambda a, b: {a, b} != {"1", "2"})
+    assert groups == [["embed"], ["0", "1"], ["2", "3"], ["head"], ["4"]]
+    assert [group_name(group) for group in groups] == ["embed", "0-1", "2-3", "head", "4"]
+    assert fold_numbered([], lambda a, b: True) == []

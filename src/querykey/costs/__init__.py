@@ -1,4 +1,4 @@
-"""What a torch model costs, as exact formulas in named sizes; nothing is computed.
+"""What a torch model costs, as exact formulas in named sizes.
 
     report = cost(model, tokens("batch", "seq"))
     report.flops.forward, report.flops.backward, report.params, report.saved_bytes
@@ -14,9 +14,11 @@ from querykey.costs.command import cost_of_target, write_page
 from querykey.costs.inputs import CostError, array, images, tokens
 from querykey.costs.measure import cost
 from querykey.costs.render import tables, totals
+from querykey.costs.report import CostReport
 
 __all__ = [
     "CostError",
+    "CostReport",
     "array",
     "cost",
     "cost_of_target",

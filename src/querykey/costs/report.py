@@ -41,10 +41,10 @@ class CostReport(CostValues):
     def at(self, **sizes: int) -> CostReport:
         """Return the report with these sizes put in; values without a free size are ints."""
         sizes = self._checked(sizes)
-        known = {**self.sizes, **sizes}
-        broken = self.valid.broken(known)
-        if broken and self.below is not None and not self.below.valid.broken(known):
-            return self.below.at(**known)
+        all_sizes = {**self.sizes, **sizes}
+        broken = self.valid.broken(all_sizes)
+        if broken and self.below is not None and not self.below.valid.broken(all_sizes):
+            return self.below.at(**all_sizes)
         if broken:
             raise OutsideError(
                 f"{listed(sizes)} is outside the range of this formula ({written(broken[0])})"
@@ -52,7 +52,7 @@ class CostReport(CostValues):
         put = _Substitution({self.symbols[n]: sympy.Integer(size) for n, size in sizes.items()})
         modules = {path: put.into(module) for path, module in self.modules.items()}
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
-        return replace(self, modules=modules, symbols=left, sizes=known)
+        return replace(self, modules=modules, symbols=left, sizes=all_sizes)
 
     def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
         """Return the order of a value as its sizes grow; `given` relates sizes: {"d": "h*k"}."""
@@ -173,20 +173,20 @@ class _Substitution:
 
     def __init__(self, sizes: Mapping[Any, Any]):
         self.sizes = sizes
-        self.known: dict[Any, Any] = {}
+        self.values: dict[Any, Any] = {}
 
     def into(self, cost: ModuleCost) -> ModuleCost:
         flops = Flops(*(self.value(getattr(cost.flops, f.name)) for f in fields(Flops)))
         return ModuleCost(flops, self.value(cost.params), self.value(cost.saved_bytes), cost.kind)
 
     def value(self, formula: Any) -> Any:
-        if formula not in self.known:
+        if formula not in self.values:
             value = sympy.sympify(formula).subs(self.sizes)
             if value.is_Rational and not value.is_Integer:
                 at = listed({str(symbol): size for symbol, size in self.sizes.items()})
                 raise CostError(f"{at} is no size of this model: its cost would be {value}")
-            self.known[formula] = int(value) if value.is_Integer else value
-        return self.known[formula]
+            self.values[formula] = int(value) if value.is_Integer else value
+        return self.values[formula]
 
 
 def _plain(value: Any) -> Any:

@@ -44,12 +44,12 @@ def fold_sums(own: Mapping[Key, Sum], fold: Callable[[str], str]) -> dict[Key, S
 def sums_at(sums: Mapping[Key, Sum], sizes: Mapping[str, int]) -> dict[Key, Any]:
     """Return every sum as a number at these sizes, without those that are 0."""
     values = {sympy.Symbol(name): sympy.Integer(size) for name, size in sizes.items()}
-    known: dict[Any, Any] = {}
+    monomials: dict[Any, Any] = {}
 
     def value(monomial: Any) -> Any:
-        if monomial not in known:
-            known[monomial] = sympy.sympify(monomial).xreplace(values)
-        return known[monomial]
+        if monomial not in monomials:
+            monomials[monomial] = sympy.sympify(monomial).xreplace(values)
+        return monomials[monomial]
 
     totals = {key: sum(c * value(m) for m, c in total.items()) for key, total in sums.items()}
     return {key: total for key, total in totals.items() if total != 0}

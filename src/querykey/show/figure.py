@@ -1,4 +1,4 @@
-"""Line charts as SVG text: no dependency, the same picture on every machine.
+"""Line charts as SVG text, without a dependency and equal on every machine.
 
 line_chart([Series("ours", [(1024, 2.0), (2048, 4.1)])], x="tokens", y="ms", log=True)
 """
@@ -19,7 +19,7 @@ DASHES = ("", "6 4", "2 3")
 
 @dataclass(frozen=True)
 class Series:
-    """One line: its name in the legend, and its points; those that are not finite are left out."""
+    """One line of a chart: its name in the legend, and its points; only finite ones are drawn."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -27,7 +27,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values to pixels, and where the ticks are."""
+    """An axis, which maps values to pixels and knows its ticks."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class _Axis:
 
 
 def line_chart(series: Sequence[Series], x: str, y: str, title: str = "", log: bool = False) -> str:
-    """Draw the series on shared axes and return the SVG text; `log` makes both axes logarithmic."""
+    """Return the SVG text of series on shared axes; `log` makes both axes logarithmic."""
     drawn = [Series(s.name, _drawable(s.points, log)) for s in series]
     points = [point for s in drawn for point in s.points]
     if not points:
@@ -97,7 +97,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten where the range spans two of them, otherwise powers of two."""
+    """Return powers of ten where the range spans two of them, otherwise powers of two."""
     for base in (10, 2):
         first = math.ceil(math.log(low, base) - 1e-9)
         last = math.floor(math.log(high, base) + 1e-9)

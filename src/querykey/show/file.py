@@ -1,4 +1,4 @@
-"""The one place that writes a text file for a user."""
+"""Write a text file for a user; every command that writes one does it here."""
 
 from __future__ import annotations
 

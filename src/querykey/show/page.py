@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: headings, text, tables, figures."""
+"""One HTML page that loads no other file: headings, text, tables, figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ svg { max-width: 100%; height: auto; }
 
 
 def page(title: str, *sections: str) -> str:
-    """Join sections made by `heading`, `text`, `code`, `grid` and `figure` into one page."""
+    """Return one page of sections made by `heading`, `text`, `code`, `grid` and `figure`."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -31,29 +31,29 @@ def page(title: str, *sections: str) -> str:
 
 
 def heading(words: str) -> str:
-    """A heading below the page's title."""
+    """Return a heading of the second level."""
     return f"<h2>{escape(words)}</h2>"
 
 
 def text(words: str) -> str:
-    """One paragraph."""
+    """Return one paragraph of text."""
     return f"<p>{escape(words)}</p>"
 
 
 def code(words: str) -> str:
-    """Lines as they are, in a fixed-width face."""
+    """Return lines as they are, in a fixed-width font."""
     return f"<pre>{escape(words)}</pre>"
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table; numbers are set to the right and written as in the terminal."""
+    """Return a table; numbers are aligned to the right and written as in a terminal."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "\n".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def figure(svg: str, caption: str) -> str:
-    """An SVG drawing, in the page itself, with its caption."""
+    """Return an SVG drawing, part of the page itself, with its caption."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 

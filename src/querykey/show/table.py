@@ -1,4 +1,4 @@
-"""Tables in a terminal, alike in every room; rich draws them and is loaded when one is drawn."""
+"""Tables in a terminal; rich draws them, and is loaded when the first is drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNWRAPPED = 10_000  # columns
 
 
 def number(value: int | float) -> str:
-    """Write a number so that a person can read it: 12_345 as 12,345, and 1.5e9 as 1.5 G."""
+    """Return a number as a person reads it: 12_345 as 12,345, and 1.5e9 as 1.5 G."""
     if isinstance(value, int) and abs(value) < 10_000_000:
         return f"{value:,}"
     if abs(value) >= 1e4:
@@ -28,7 +28,7 @@ def number(value: int | float) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
-    """Make a rich table; a column whose cells are all numbers is set to the right."""
+    """Return a rich table; a column whose cells are all numbers is aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -39,44 +39,44 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
             raise ValueError(
                 f"a row has {len(row)} cells but the table has {len(columns)} columns: {row}"
             )
-    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        # Text, not str: a cell such as `[batch, seq]` is not markup.
-        made.add_row(*(Text(number(cell) if _is_number(cell) else str(cell)) for cell in row))
-    return made
+        # Text, not str, because rich would read a cell such as `[batch, seq]` as markup.
+        drawn.add_row(*(Text(number(cell) if _is_number(cell) else str(cell)) for cell in row))
+    return drawn
 
 
 def console() -> Console:
-    """Return a console on standard output that says so when its reader has left."""
+    """Return a console on standard output that raises BrokenPipeError when its reader has left."""
     from rich.console import Console
 
-    made = Console()
-    made.on_broken_pipe = _reader_has_left  # rich itself would leave with exit code 1
-    if made.width < 1:  # COLUMNS=0, which some tools set, is no width
-        made.width = shutil.get_terminal_size().columns
-    return made
+    terminal = Console()
+    terminal.on_broken_pipe = _reader_has_left  # rich itself would leave with exit code 1
+    if terminal.width < 1:  # COLUMNS=0, which some tools set, is no width
+        terminal.width = shutil.get_terminal_size().columns
+    return terminal
 
 
 def stdout() -> Console:
-    """Return the console of standard output: in a file or a pipe lines are as long as they are."""
-    made, asked = console(), os.environ.get("COLUMNS", "")
-    wanted = asked.isdecimal() and int(asked) > 0
-    if not (made.is_terminal or made.is_jupyter or wanted):
-        made.width = UNWRAPPED
-    return made
+    """Return the console of standard output, which wraps no lines in a file or a pipe."""
+    terminal, columns = console(), os.environ.get("COLUMNS", "")
+    wanted = columns.isdecimal() and int(columns) > 0
+    if not (terminal.is_terminal or terminal.is_jupyter or wanted):
+        terminal.width = UNWRAPPED
+    return terminal
 
 
 @contextmanager
 def until_the_reader_leaves() -> Iterator[None]:
-    """Print; a reader who leaves before the end, as in `qk ... | head`, has seen enough."""
+    """Print, and stop without an error when the reader leaves early, as in `qk ... | head`."""
     try:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
-        sys.stdout = None  # Python would complain again while closing it
+        sys.stdout = None  # Python would raise the error again while closing it
 
 
 def print_table(
@@ -85,7 +85,7 @@ def print_table(
     title: str = "",
     console: Console | None = None,
 ) -> None:
-    """Draw a table on the console (standard output unless another is given)."""
+    """Print a table on a console, by default on standard output."""
     (console or stdout()).print(table(columns, rows, title))
 
 

@@ -58,11 +58,11 @@ def _model_class(file: Path, model_type: str, architecture: str | None) -> Any:
     library = transformers_library()
     model_class = getattr(library, architecture, None) if architecture else None
     if model_class is None:
-        known = config_classes()
-        if model_type not in known:
+        types = config_classes()
+        if model_type not in types:
             raise TargetError(
                 f"`{file}`: transformers {library.__version__} has no architecture "
-                f"`{model_type}`{suggest(model_type, known)}"
+                f"`{model_type}`{suggest(model_type, types)}"
             )
         model_class = library.AutoModel
     return model_class

@@ -87,9 +87,9 @@ def _parse(name: str) -> tuple[str, str | None]:
             f"`{name}`: no weights are downloaded; name the architecture by its model_type "
             "(hf:llama), or give a local folder with config.json and safetensors"
         )
-    known, version = config_classes(), transformers_library().__version__
-    if model_type not in known:
-        hint = suggest(model_type, known)
+    types, version = config_classes(), transformers_library().__version__
+    if model_type not in types:
+        hint = suggest(model_type, types)
         raise TargetError(
             f"`{name}`: transformers {version} has no architecture `{model_type}`{hint}"
         )

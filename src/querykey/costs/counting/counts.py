@@ -45,15 +45,15 @@ def counts_of(
 ) -> Counts:
     """Return the costs of a traced pass; `plain` writes an expression in the user's names."""
     own: dict[Key, Sum] = {}
-    known: dict[tuple[Operation, str], Sum] = {}
+    prices: dict[tuple[Operation, str], Sum] = {}
 
     def add(
         path: str, metric: str, op: Operation, cost: Callable[[Operation], Any], times: int
     ) -> None:
-        if (op, metric) not in known:
-            known[op, metric] = as_sum(plain(cost(op)))
-        if known[op, metric]:
-            add_sum(own.setdefault((path, metric), {}), known[op, metric], times)
+        if (op, metric) not in prices:
+            prices[op, metric] = as_sum(plain(cost(op)))
+        if prices[op, metric]:
+            add_sum(own.setdefault((path, metric), {}), prices[op, metric], times)
 
     for (op, path, phase), times in trace.operations.items():
         in_products, outside = _prices(op, formulas)

@@ -135,10 +135,10 @@ class _Copy(torch.autograd.Function):
         return tuple(_empty(*output) for output in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *output_gradients: Any) -> Any:
         needed = ctx.needs_input_grad[1:]
-        made = (_empty(*i) if need else None for i, need in zip(ctx.inputs, needed, strict=True))
-        return None, *made
+        gradients = (_empty(*i) if n else None for i, n in zip(ctx.inputs, needed, strict=True))
+        return None, *gradients
 
 
 def _empty(shape: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

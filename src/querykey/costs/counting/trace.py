@@ -62,14 +62,14 @@ class Trace(TorchDispatchMode):
         self._stack: list[str] = []
         self._starts: list[int] = []  # the sequence number at which a module began to run
         self._owners: list[str] = []  # and that module
-        self._kinds: dict[Any, tuple[str, str]] = {}
+        self._kinds: dict[Any, tuple[str, str]] = {}  # by operation: its name and kind
         self._seen: dict[int, Any] = {}
         self._positions = Positions()
 
     @contextmanager
-    def watch(self, known: list[torch.Tensor]) -> Iterator[None]:
-        """Watch modules, operations and saved tensors; the memory of `known` is not counted."""
-        for tensor in known:
+    def watch(self, excluded: list[torch.Tensor]) -> Iterator[None]:
+        """Watch modules, operations and saved tensors; the memory of `excluded` is not counted."""
+        for tensor in excluded:
             self._remember(tensor)
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self._enter).remove)
@@ -120,13 +120,13 @@ class Trace(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Shapes and devices are read very often below; no mode above this one needs to see it.
         with no_torch_function():
-            known = self._kinds.get(func)
-            if known is None:
+            entry = self._kinds.get(func)
+            if entry is None:
                 name = str(_packet(func))
-                known = self._kinds[func] = name, self._kind_of(name, func)
-            out = self._dispatch(*known, func, args, kwargs or {})
+                entry = self._kinds[func] = name, self._kind_of(name, func)
+            out = self._dispatch(*entry, func, args, kwargs or {})
             if self.valueless:
-                self._positions.follow(known[0], args, out)
+                self._positions.follow(entry[0], args, out)
             return out
 
     def _dispatch(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:

@@ -82,17 +82,17 @@ class Fitter:
         """Return one number made of all counts, with weights so that no two counts cancel."""
         return sum(n * (1 + zlib.crc32(repr(k).encode())) for k, n in self.at(point).items())
 
-    def _extend(self, known: list[Powers], place: int) -> list[Powers]:
+    def _extend(self, monomials: list[Powers], place: int) -> list[Powers]:
         """Return the monomials in the sizes up to `place`, from those in the sizes before it."""
         shift, degree = self._degree(place)
-        rows = self._points(known, place)
+        rows = self._points(monomials, place)
         slices = []
         for value in self.values[place][: degree + 1]:
             digests = [Fraction(self._digest(_put(row, place, value))) for row in rows]
-            solved = solve([[_monomial(p, row) for p in known] for row in rows], [digests])[0]
+            solved = solve([[_monomial(p, row) for p in monomials] for row in rows], [digests])[0]
             slices.append([c * Fraction(value) ** shift for c in solved])
         extended = []
-        for index, powers in enumerate(known):
+        for index, powers in enumerate(monomials):
             line = [coefficients[index] for coefficients in slices]
             for power, c in enumerate(_newton(self.values[place][: degree + 1], line)):
                 if c != 0:
@@ -113,17 +113,17 @@ class Fitter:
                     return shift, degree
         raise NotPolynomialError(self.names[place], values, "the counts are no polynomial")
 
-    def _points(self, known: list[Powers], place: int) -> list[Point]:
+    def _points(self, monomials: list[Powers], place: int) -> list[Point]:
         """Return points in the sizes before `place` that make the known monomials independent."""
         base, rows, matrix = self._base(), [], []
         grids = [self.values[i] for i in range(place)]
         for head in self._candidates(grids):
             point = (*head, *base[place:])
-            row = [_monomial(powers, point) for powers in known]
+            row = [_monomial(powers, point) for powers in monomials]
             if _rank([*matrix, row]) > len(matrix):
                 rows.append(point)
                 matrix.append(row)
-            if len(rows) == len(known):
+            if len(rows) == len(monomials):
                 return rows
         name = self.names[max(place - 1, 0)]
         raise NotPolynomialError(
