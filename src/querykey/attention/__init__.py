@@ -8,7 +8,7 @@ from querykey.attention.decoding.extend import empty_state, ready
 from querykey.attention.decoding.growing import Growing
 from querykey.attention.decoding.recurrent import Recurrent, recur
 from querykey.attention.decoding.sliding import Sliding
-from querykey.attention.decoding.state import State, row_numbers
+from querykey.attention.decoding.state import Reading, State, row_numbers
 from querykey.attention.features import (
     EluPlusOne,
     FeatureMap,
@@ -84,6 +84,7 @@ __all__ = [
     "Prefix",
     "Quadratic",
     "RandomFeatures",
+    "Reading",
     "Recurrent",
     "Rotary",
     "Similarity",

@@ -7,15 +7,18 @@ from typing import Any, cast
 from querykey.attention import (
     Array,
     Bias,
+    Call,
     Chunk,
+    Mechanism,
+    Reading,
     Recurrent,
     State,
     blank,
     ready,
     recur,
 )
-from querykey.backends.backend import BackendError, Recur, RecurrentBackend
-from querykey.backends.dispatch import attend, considered, load
+from querykey.backends.backend import BackendError, Recur, RecurrentBackend, Request
+from querykey.backends.dispatch import attend, considered, load, serve
 
 RECURRENT = ("triton", "chunked")  # in the order in which auto asks them; else the equation
 
@@ -67,11 +70,25 @@ def follow(
         )  # fmt: skip
         return new.restore(out), state.after(new, outer, total)
     reading, after = state.reading(new, learning=bias is not None)
-    out = attend(
-        new.q, reading.keys, reading.values, mechanism=state.mechanism, mask=reading.mask,
-        bias=bias, start=reading.start, backend=backend,
-    )  # fmt: skip
+    if bias is None and isinstance(reading.start, int):
+        out = serve(_request(state, new, reading), backend)
+    else:
+        out = attend(
+            new.q, reading.keys, reading.values, mechanism=state.mechanism, mask=reading.mask,
+            bias=bias, start=reading.start, backend=backend,
+        )  # fmt: skip
     return new.restore(out), after
+
+
+def _request(state: State, new: Chunk, reading: Reading) -> Request[Mechanism]:
+    """Return a chunk's call of attend, whose sizes are those of the state and need no check."""
+    memory, (batch, heads, queries, key_dim) = state.memory, new.q.shape
+    call = Call(
+        (batch,), heads, memory.kv_heads, queries, reading.keys.shape[2], key_dim,
+        memory.value_dim, reading.start, has_heads=True,
+    )  # fmt: skip
+    keys, values = reading.keys, reading.values
+    return Request(new.q, keys, values, memory.mechanism, reading.mask, None, None, call)
 
 
 def _recurrence(state: Recurrent, new: Chunk, backend: str) -> Recur:

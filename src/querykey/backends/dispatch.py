@@ -80,7 +80,11 @@ def attend(
     decay[i]). It is for Kernel under Causal(), with Padding, whose tokens count as 0, and Documents
     or without.
     """
-    request = Request.of(q, k, v, mechanism, mask, bias, start, decay)
+    return serve(Request.of(q, k, v, mechanism, mask, bias, start, decay), backend)
+
+
+def serve(request: Request[Any], backend: str = "auto") -> Array:
+    """Return the outputs of a checked call, by the backend of that name or the one auto picks."""
     name = _pick(request) if backend == "auto" else _asked_for(backend, request)
     return load(name).run(request)
 
