@@ -86,23 +86,23 @@ def check(
 ) -> int:
     """Try the laws of attention models on each TARGET, and name the module that breaks one.
 
-    Leaves with 0 where no law is broken (or none that the baseline does not know), 1 where one is,
-    2 after a bad call or where nothing could be built, 3 where some target failed to run.
+    Exit code 0: no law is broken, or none that the baseline does not know; 1: a law is broken; 2: a
+    bad call, or nothing could be built; 3: some target failed to run.
 
     Parameters
     ----------
     targets
         As for `qk targets`; `hf:*` means every Hugging Face architecture with a text head.
     law
-        Only this law, or these that begin so, as in `--law causality`; may be repeated.
+        Only this law, or those that begin so, as in `--law causality`; may be repeated.
     json
         Print one JSON list instead of tables.
     html
-        Also write one page that needs nothing but itself.
+        Also write one self-contained HTML page to this file.
     baseline
-        What an earlier `--json` printed: breaches that it knows do not fail.
+        What an earlier `--json` printed: a law that was broken then does not fail.
     store
-        Keep each finished report in this file, and go on from there next time.
+        Keep every finished report in this file, and go on from there next time.
     """
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")

@@ -27,6 +27,7 @@ class ActivationComparison:
         return self._size(self.trial.first, axis), self._size(self.trial.second, axis)
 
     def _size(self, run: Run, axis: str) -> tuple[int, int]:
+        """Return the number of rows of a run, and of positions along one length."""
         signature = self.facts.signature
         entry = next((e for e in signature.inputs if length_of(e) == axis), None)
         batch = signature.batch_of(run.inputs)
@@ -57,6 +58,7 @@ class ActivationComparison:
         sizes: tuple[tuple[int, int], tuple[int, int]],
         keep: tuple[Cells, Cells],
     ) -> bool | None:
+        """Return whether the protected cells of one tensor agree; None if it has no such cells."""
         tensor = _per_row(tensor, *sizes[0])
         others = [_per_row(other, sizes[1][0], 0) for other in others]
         axes = axes_of(tensor, *sizes[0], positions=keep[0].columns is not None)

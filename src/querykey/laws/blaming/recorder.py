@@ -50,6 +50,8 @@ class Recorder:
                 handle.remove()
 
     def _before(self, path: str):
+        """Return the hook that notes a call when its module is entered."""
+
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             inputs = [self._kept(t) for _, t in tensors((args, kwargs))]
             call = ModuleCall(path, module, inputs)

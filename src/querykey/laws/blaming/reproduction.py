@@ -75,6 +75,7 @@ def _mode(setting: Setting) -> str:
 
 
 def _inputs(runner: Runner, run: Run) -> str:
+    """Return the source code of a run's inputs."""
     words = []
     for name, value in runner.complete(run).items():
         if isinstance(value, torch.Tensor):
@@ -85,6 +86,7 @@ def _inputs(runner: Runner, run: Run) -> str:
 
 
 def _call(runner: Runner, trial: Trial) -> str:
+    """Return the source code that calls the model and takes its answer."""
     slot = trial.first.slot or runner.signature.slot
     path = "".join(f"[{part!r}]" for part in slot.path)
     name = runner.signature.main.name

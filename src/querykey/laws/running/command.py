@@ -225,6 +225,7 @@ class _Live:
         self._draw()
 
     def _draw(self) -> None:
+        """Show the last finished targets and those under way, on a terminal only."""
         if isinstance(self.live, nullcontext):
             return
         from querykey.show import table

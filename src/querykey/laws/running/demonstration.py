@@ -22,7 +22,7 @@ class Layer(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x + attention(norm(x))."""
+        """Return x + attention(norm(x)), as in a usual block."""
         q, k, v = self.project(self.norm(x)).chunk(3, -1)
         seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
         scores = (q @ k.mT / x.size(-1) ** 0.5).masked_fill(~seen, float("-inf"))

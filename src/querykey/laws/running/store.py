@@ -54,6 +54,7 @@ class Store:
         self.torn = False
 
     def _text(self) -> str:
+        """Return what the file holds; nothing where there is none yet."""
         if not self.file.exists():
             return ""
         try:

@@ -118,6 +118,7 @@ def _load(targets: list[str]) -> None:
 
 
 def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
+    """Fork a worker for one target."""
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
     process.start()
@@ -171,6 +172,7 @@ def _progress(
 
 
 def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) -> Report | None:
+    """Read one message of a worker; return the report where it was the last."""
     try:
         kind, content = worker.pipe.recv()
     except (EOFError, OSError):
@@ -193,6 +195,7 @@ def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) 
 
 
 def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
+    """Return a report where a worker has taken more time or memory than it may."""
     if time.monotonic() - worker.began > limits.seconds:
         return _unfinished(worker, seed, "timeout", f"stopped after {limits.seconds:g} s")
     used = worker.memory()

@@ -85,13 +85,13 @@ def _meaning(
     A meaning by which all tokens are real must change nothing, and hiding tokens must matter.
     Where the name or the owner settles the meaning, it only has to run.
     """
-    inputs, told = runner.inputs(), runner.subject.padding is not None
-    options = list(_meanings(name, axes, told))
+    inputs, by_owner = runner.inputs(), runner.subject.padding is not None
+    options = list(_meanings(name, axes, by_owner))
     answers = [(m, runner.attempt(_passed(runner, inputs, m), PLAIN)) for m in options]
     fits = [(mask, answer) for mask, answer in answers if answer is not None]
     neutral = [m for m, answer in fits if deviation(plain, answer)[0] < runner.facts.threshold]
     used = [mask for mask in neutral if _has_effect(runner, inputs, mask, plain)]
-    settled = [mask for mask, _ in fits if told or REAL.search(name) or HIDES.search(name)]
+    settled = [mask for mask, _ in fits if by_owner or REAL.search(name) or HIDES.search(name)]
     settled.sort(key=lambda mask: mask not in used)
     blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
     return next(iter(settled or used or neutral or blind), None)
@@ -107,12 +107,12 @@ def _nearest(runner: Runner, name: str, axes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(axis for axis in [*named, *near, *axes] if axis))
 
 
-def _meanings(name: str, axes: Iterable[str], told: bool) -> Iterator[MaskArgument]:
+def _meanings(name: str, axes: Iterable[str], by_owner: bool) -> Iterator[MaskArgument]:
     """Yield what a mask argument may mean: the length it covers, its dtype, and what a 1 says."""
     for axis in axes:
-        for dtype in (torch.long, torch.bool) if told or not HIDES.search(name) else ():
+        for dtype in (torch.long, torch.bool) if by_owner or not HIDES.search(name) else ():
             yield MaskArgument(name, axis, False, dtype)
-        if not told and not REAL.search(name):
+        if not by_owner and not REAL.search(name):
             yield MaskArgument(name, axis, True, torch.bool)
 
 

@@ -38,7 +38,7 @@ class ModelCopies:
 
     subject: Subject
     recipe: CopyRecipe = CopyRecipe()
-    made: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
+    models: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
     states: dict[nn.Module, list[dict[str, Any]]] = field(default_factory=dict)  # as they began
     functions: set[str] = field(default_factory=set)  # names of the torch functions that ran
 
@@ -67,12 +67,12 @@ class ModelCopies:
 
     def by(self, recipe: CopyRecipe) -> ModelCopies:
         """Return copies of the same model that are made by another recipe."""
-        return replace(self, recipe=recipe, made={})
+        return replace(self, recipe=recipe, models={})
 
     def of(self, setting: Setting = PLAIN) -> nn.Module:
         """Return the copy for a setting: its weights, and its dropout switched on for training."""
         key = (setting.weights, setting.train)
-        if key not in self.made:
+        if key not in self.models:
             model = duplicate(self.model, self.recipe.wide)
             if setting.weights == "random":
                 randomise(model, self.recipe.seed)
@@ -82,8 +82,8 @@ class ModelCopies:
                 turn_dropout_on(model)
                 model.train()
                 self.states[model] = _state(model)
-            self.made[key] = model
-        return self.made[key]
+            self.models[key] = model
+        return self.models[key]
 
     def reset(self, setting: Setting) -> None:
         """Undo what runs changed in a copy in training: statistics, counters, attributes."""

@@ -156,12 +156,12 @@ def randomise(model: nn.Module, seed: int = 0) -> None:
     """Draw every trained matrix anew and shake every trained vector; frozen tables stay."""
     generator = torch.Generator().manual_seed(seed)
     trained = [p for p in model.parameters() if p.requires_grad] or list(model.parameters())
-    known = {id(p) for p in trained}
+    trained_ids = {id(p) for p in trained}
     done: set[int] = set()
     with torch.no_grad():
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
-                if id(parameter) in done or id(parameter) not in known:
+                if id(parameter) in done or id(parameter) not in trained_ids:
                     continue
                 done.add(id(parameter))
                 if parameter.is_floating_point() and not parameter.is_meta:
