@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 
-def only_backward(*tensors: torch.Tensor) -> str | None:
+def only_backward(*tensors: torch.Tensor | None) -> str | None:
     """Why operators made here cannot serve: they have a backward, and no other derivative."""
     if torch.compiler.is_compiling():
         return None

@@ -29,13 +29,11 @@ def refusal(request: Request[Kernel]) -> str | None:
     if request.others:
         shown = " & ".join(str(part) for part in request.others)
         return f"it takes Causal() and padding, and {shown} is neither"
-    if request.decay is not None:
-        return "it has no decay"
     if request.causal and not isinstance(request.call.start, int):
         return "it takes one start for all rows, not one each"
     if request.causal and request.call.start + request.call.queries <= 0:
         return "there is nothing to compute: every query stands before the first key"
-    return only_backward(request.q, request.k, request.v)
+    return only_backward(request.q, request.k, request.v, request.decay)
 
 
 def defers_to(request: Request[Kernel]) -> str | None:
@@ -56,14 +54,17 @@ def notes(request: Request[Kernel]) -> tuple[str, ...]:
 def run(request: Request[Kernel]) -> torch.Tensor:
     """Compute the call; keys that no query sees, and queries that see no key, may hold anything."""
     q, k, v, real = request.q, request.k, request.v, real_keys(request.mask, request.q)
-    start = 0
+    start, decay = 0, request.decay
     if request.causal:
         start, seen = request.call.start, request.call.start + request.call.queries
         k, v = k[..., :seen, :], v[..., :seen, :]
         real = None if real is None else real[..., :seen]
+        decay = None if decay is None else decay[..., :seen]
     if real is not None or start < 0:
         q = torch.where(_looking(request, real, start), q, 0)
-    return linear.attend(q, k, v, request.mechanism, causal=request.causal, real=real, start=start)
+    return linear.attend(
+        q, k, v, request.mechanism, causal=request.causal, real=real, start=start, decay=decay
+    )
 
 
 def _looking(request: Request[Kernel], real: torch.Tensor | None, start: int) -> torch.Tensor:
@@ -89,9 +90,7 @@ def recurrence_refusal(
     decay: torch.Tensor | None = None,
 ) -> str | None:
     """Say why `recur` cannot take these tokens (batch, heads, T, ...) into sums; None if it can."""
-    if decay is not None:
-        return "it has no decay"
-    return only_backward(q, k, v, *sums)
+    return only_backward(q, k, v, *sums, decay)
 
 
 def recurrence_pays(tokens: int) -> bool:
@@ -107,7 +106,8 @@ def recur(
     outer: torch.Tensor,
     total: torch.Tensor,
     real: torch.Tensor | None,
+    decay: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Take many new tokens into the sums of a recurrent state; `real` is (batch, 1, tokens)."""
     real = None if real is None else real[:, 0]
-    return linear.extend(q, k, v, kernel, outer, total, real=real)
+    return linear.extend(q, k, v, kernel, outer, total, real=real, decay=decay)
