@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -32,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from querykey.errors import QuerykeyError
+from querykey.words import last_line
 
 MANIFEST, SCHEMA = "manifest.json", 1
 Tensors = dict[str, Tensor]
@@ -61,22 +63,41 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
         shutil.rmtree(partial, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
     _wait()
-    with _quiet():
-        writer = HuggingFaceStorageWriter(str(partial), save_distributed=True)
-        save_tensors(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    try:
+        with _quiet():
+            writer = HuggingFaceStorageWriter(str(partial), save_distributed=True)
+            save_tensors(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+        _wait()
+        if _is_first():
+            _finish(partial, final, step, record)
+            for old in _steps(folder)[keep:]:
+                shutil.rmtree(old, ignore_errors=True)
+    except (OSError, CheckpointException) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written to `{folder}`: {_reason(error)}"
+        ) from error
     _wait()
-    if _is_first():
-        names = sorted(file.name for file in partial.iterdir())
-        hashes = {name: _synced_hash(partial / name) for name in names}
-        manifest = {"schema": SCHEMA, "step": step, "files": hashes, "record": record}
-        _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        _sync_folder(partial)
-        shutil.rmtree(final, ignore_errors=True)
-        os.rename(partial, final)
-        _sync_folder(folder)
-        for old in _steps(folder)[keep:]:
-            shutil.rmtree(old, ignore_errors=True)
-    _wait()
+
+
+def _finish(partial: Path, final: Path, step: int, record: dict[str, Any]) -> None:
+    """Write the manifest of files that are all there, and give their folder its name."""
+    names = sorted(file.name for file in partial.iterdir())
+    hashes = {name: _synced_hash(partial / name) for name in names}
+    manifest = {"schema": SCHEMA, "step": step, "files": hashes, "record": record}
+    _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    _sync_folder(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(partial, final)
+    _sync_folder(final.parent)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the system's own words for what went wrong, however deep they lie."""
+    inner: Any = error
+    while isinstance(inner, CheckpointException) and inner.failures:
+        inner = next(iter(inner.failures.values()))[0]
+    return getattr(inner, "strerror", None) or last_line(inner, 200)
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -8,23 +8,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from querykey.errors import QuerykeyError
 from querykey.train import checkpoints
 from querykey.train.config import TrainConfig
-from querykey.train.data.source import Data, Source
+from querykey.train.data.source import Data
+from querykey.train.evaluation import mean_sums
+from querykey.train.failures import first_bad_module
 from querykey.train.folder import RunFolder
 from querykey.train.objectives.objective import Batch, Learner, Objective
 from querykey.train.optimizers import make_optimizer, rate_at, set_rate
 from querykey.train.order import SampleOrder, chance_restored, sample_generator, set_chance
-from querykey.train.ranks import Ranks, apart, spread, whole
+from querykey.train.ranks import Ranks, apart, lost_rank, spread, whole
+from querykey.words import last_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-EVALUATION_BATCH = 64  # samples at once
 
 
 class TrainError(QuerykeyError):
@@ -83,6 +87,17 @@ class Trainer:
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> Result:
         """Train from the newest checkpoint to the last step, or until the user interrupts."""
+        try:
+            return self._run(tell)
+        except (dist.DistError, RuntimeError) as error:
+            if not lost_rank(error, self.ranks):
+                raise
+            raise TrainError(
+                f"rank {self.ranks.rank} lost another rank at step {self.step}: "
+                f"{last_line(error, 120)}; the same command goes on from the last checkpoint"
+            ) from error
+
+    def _run(self, tell: Callable[[Progress], None]) -> Result:
         loop = self.config.loop
         with chance_restored(), interruption() as interrupted:
             self.resume()
@@ -138,18 +153,31 @@ class Trainer:
             examples.append(self.objective.example(sample, generator))
         return self.objective.batch(examples)
 
+    def valid_batch(self, indices: range) -> Batch:
+        """Return samples of the validation split, with the same random numbers every time."""
+        seed, source = self.config.loop.seed, self.data.valid
+        examples = [
+            self.objective.example(source.sample(i), sample_generator(seed, "valid", i))
+            for i in indices
+        ]
+        return self.objective.batch(examples)
+
     def gradients(self, batches: list[Batch]) -> Tensor:
         """Add up the gradients of the mean loss over every term of the step; return that mean."""
         terms = self.ranks.total(sum(batch.terms for batch in batches), self.device)
         mean = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece, batch in enumerate(batches):
-            set_chance(self.config.loop.seed, "step", self.step, piece, self.ranks.rank)
             with apart(self.learner, last=piece == len(batches) - 1):
-                share = self.sums(batch)["loss"] / max(terms, 1)
+                share = self.sums_of(piece, batch)["loss"] / max(terms, 1)
                 # Ranks' gradients are averaged, and here their sum is wanted.
                 (share * self.ranks.world).backward()
             mean += share.detach()
         return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+
+    def sums_of(self, piece: int, batch: Batch) -> dict[str, Tensor]:
+        """Return the sums over one piece of this step, with the random numbers of its own."""
+        set_chance(self.config.loop.seed, "step", self.step, piece, self.ranks.rank)
+        return self.sums(batch)
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Return the objective's sums over a batch, in the precision of the run."""
@@ -169,7 +197,9 @@ class Trainer:
         training = self.model.training
         self.model.eval()
         try:
-            means = mean_sums(self)
+            means = mean_sums(
+                self.sums, self.valid_batch, len(self.data.valid), self.ranks, self.device
+            )
         finally:
             self.model.train(training)
         if self.ranks.first:
@@ -205,43 +235,12 @@ class Trainer:
 
     def explain_failure(self, batches: list[Batch], loss: float) -> None:
         """Raise the error that names the step and the first module whose output is not finite."""
-        culprit = first_bad_module(self, batches)
+        culprit = first_bad_module(
+            self.model, [partial(self.sums_of, *p) for p in enumerate(batches)]
+        )
         newest = checkpoints.latest(self.folder.checkpoints)
         kept = f"the last good checkpoint is {newest.folder}" if newest else "nothing was saved yet"
         raise TrainError(f"the loss is {loss} at step {self.step}: {culprit}; {kept}")
-
-
-def mean_sums(trainer: Trainer) -> dict[str, float]:
-    """Return the objective's sums over the validation split, divided by what they count."""
-    source, ranks = trainer.data.valid, trainer.ranks
-    totals: dict[str, float] = {}
-    terms = samples = 0.0
-    # Every rank runs as many batches, for sharded models run together; spare ones count nothing.
-    rounds = -(-len(source) // (EVALUATION_BATCH * ranks.world))
-    for number in range(rounds):
-        first = (number * ranks.world + ranks.rank) * EVALUATION_BATCH
-        last = min(first + EVALUATION_BATCH, len(source))
-        batch = valid_batch(trainer, source, range(first, last) if first < last else range(1))
-        counts = first < last
-        terms += counts * batch.terms
-        samples += max(last - first, 0)
-        for name, value in trainer.sums(batch).items():
-            totals[name] = totals.get(name, 0.0) + counts * float(value)
-    terms, samples = (ranks.total(number, trainer.device) for number in (terms, samples))
-    return {
-        name: ranks.total(total, trainer.device) / max(samples if name == "rows" else terms, 1)
-        for name, total in totals.items()
-    }
-
-
-def valid_batch(trainer: Trainer, source: Source, indices: range) -> Batch:
-    """Return samples of the validation split, with the same random numbers in every evaluation."""
-    seed = trainer.config.loop.seed
-    examples = [
-        trainer.objective.example(source.sample(i), sample_generator(seed, "valid", i))
-        for i in indices
-    ]
-    return trainer.objective.batch(examples)
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -266,39 +265,6 @@ def start_optimizer(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-
-
-def first_bad_module(trainer: Trainer, batches: list[Batch]) -> str:
-    """Say which module is the first to return a number that is not finite, in a pass done again."""
-    for name, parameter in trainer.model.named_parameters():
-        if not torch.isfinite(whole(parameter.detach())).all():
-            return f"the parameter `{name}` is not finite"
-    bad: list[str] = []
-
-    def watch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            tensors = [output] if isinstance(output, Tensor) else output
-            for tensor in tensors if isinstance(tensors, tuple | list) else []:
-                if isinstance(tensor, Tensor) and not torch.isfinite(tensor).all():
-                    bad.append(name)
-
-        return hook
-
-    hooks = [
-        module.register_forward_hook(watch(name or type(module).__name__))
-        for name, module in trainer.model.named_modules()
-    ]
-    try:
-        for piece, batch in enumerate(batches):
-            set_chance(trainer.config.loop.seed, "step", trainer.step, piece, trainer.ranks.rank)
-            with torch.no_grad():
-                trainer.sums(batch)
-            if bad:
-                return f"`{bad[0]}` is the first module to return a number that is not finite"
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return "every module returns finite numbers, so the loss itself is to blame"
 
 
 @contextmanager

@@ -97,6 +97,14 @@ def apart(module: Any, last: bool) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def lost_rank(error: BaseException, ranks: Ranks) -> bool:
+    """Whether an error says that another rank no longer answers."""
+    if ranks.world == 1:
+        return False
+    words = ("gloo", "nccl", "connection", "timed out", "peer")
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor with all its shards."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

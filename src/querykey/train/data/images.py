@@ -48,7 +48,7 @@ def load_mnist(config: DataConfig) -> Data:
         splits.append(Images(pixels, labels, 255 * MEAN, 255 * STD))
     height, width = splits[0].pixels.shape[1:]
     facts = Facts(classes=10, image=(1, height, width), features=height * width)
-    return Data(*splits, facts)
+    return Data(splits[0], splits[1], facts)
 
 
 def load_digits() -> Data:
