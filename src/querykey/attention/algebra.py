@@ -138,7 +138,7 @@ class Full(Mask):
     relative = True
 
     def visible(self, query: Any, key: Any) -> Any:
-        """Say yes, once for each pair."""
+        """Return True for every pair of positions."""
         return (query == query) & (key == key)
 
     def __repr__(self) -> str:
@@ -167,12 +167,12 @@ class _Several(Mask):
         )
 
     def visible_at(self, query: Any, key: Any, at: At) -> Any:
-        """Ask every part."""
+        """Return what the parts say, joined by the sign of this rule."""
         return reduce(self.join, (part.visible_at(query, key, at) for part in self.parts))
 
     @property
     def leaves(self) -> tuple[Mask, ...]:
-        """The leaves of every part."""
+        """The rules that the parts are made of."""
         return tuple(leaf for part in self.parts for leaf in part.leaves)
 
     def on(self, like: Array) -> Mask:
@@ -223,7 +223,7 @@ class Not(Mask):
 
     @property
     def leaves(self) -> tuple[Mask, ...]:
-        """The leaves of the rule."""
+        """The rules that the inner rule is made of."""
         return self.rule.leaves
 
     def on(self, like: Array) -> Mask:

@@ -93,7 +93,7 @@ class Quadratic(PowerSeries):
 
 @dataclass(frozen=True)
 class Polynomial(PowerSeries):
-    """(q.k + bias)^degree exactly."""
+    """The kernel (q.k + bias)^degree, exactly."""
 
     degree: int
     bias: float = 1.0
@@ -115,7 +115,7 @@ class Polynomial(PowerSeries):
         object.__setattr__(self, "coefficients", binomial)
 
     def similarity(self, dots: Array) -> Array:
-        """Return (q.k + bias)^degree."""
+        """Return (q.k + bias)^degree from q.k."""
         return (dots + self.bias) ** self.degree
 
 
@@ -141,7 +141,7 @@ class EluPlusOne(FeatureMap):
     """phi(x) = elu(x) + 1 (Katharopoulos et al., 2020): positive, smooth, same width."""
 
     def width(self, key_dim: int) -> int:
-        """As wide as the key."""
+        """Return key_dim: there is one feature for each entry."""
         return key_dim
 
     def __call__(self, x: Array) -> Array:

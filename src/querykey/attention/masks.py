@@ -258,8 +258,8 @@ def real_keys(mask: Mask, like: Array = None) -> Array | None:
     None where no `Padding` must hold. No matrix is made: backends use it to keep what stands in
     padding, NaN included, out of their sums.
     """
-    found = [_truth(moved(part.real, like)) for part in split(mask) if isinstance(part, Padding)]
-    return reduce(and_, found) if found else None
+    tables = [_truth(moved(part.real, like)) for part in split(mask) if isinstance(part, Padding)]
+    return reduce(and_, tables) if tables else None
 
 
 def _truth(array: Array) -> Array:

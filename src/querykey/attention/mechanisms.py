@@ -75,7 +75,7 @@ class Softmax(Mechanism):
         return softmax(scores if bias is None else scores + bias, seen)
 
     def scale_for(self, key_dim: int) -> float:
-        """Return the factor of q.k."""
+        """Return the number that q.k is multiplied with."""
         return 1 / math.sqrt(max(key_dim, 1)) if self.scale is None else self.scale
 
     def scores(self, dots: Array) -> Array:

@@ -38,7 +38,7 @@ RULES = 256  # kinds of rules compiled at most
 
 
 def why(request: Request[Softmax]) -> str:
-    """Say what it saves."""
+    """Say which kernel computes the call, and what it saves."""
     return "torch's FlexAttention, which skips the blocks that the mask leaves out"
 
 

@@ -102,20 +102,20 @@ def _mask(
 
 
 def _understood(
-    given: torch.Tensor | None, causal: bool, query: torch.Tensor, key: torch.Tensor
+    mask: torch.Tensor | None, causal: bool, query: torch.Tensor, key: torch.Tensor
 ) -> tuple[Mask, torch.Tensor | None]:
-    """Return the mask, and the bias that a mask of floats may hide."""
-    if given is None:
+    """Return our rule for a mask of transformers, and the bias that one of floats may hide."""
+    if mask is None:
         return Causal() if causal else FULL, None
-    if given.ndim == 2:
-        return Causal() & Padding(given), None
-    if given.shape[-2] == 1 and given.shape[1] == 1 and given.dtype == torch.bool:
-        return Padding(given[:, 0, 0].expand(query.shape[0], -1)), None
-    given = given[..., : key.shape[-2]]
-    given = given.expand(*given.shape[:2], query.shape[-2], key.shape[-2])
-    if given.dtype == torch.bool:
-        return Dense(given), None
+    if mask.ndim == 2:
+        return Causal() & Padding(mask), None
+    if mask.shape[-2] == 1 and mask.shape[1] == 1 and mask.dtype == torch.bool:
+        return Padding(mask[:, 0, 0].expand(query.shape[0], -1)), None
+    mask = mask[..., : key.shape[-2]]
+    mask = mask.expand(*mask.shape[:2], query.shape[-2], key.shape[-2])
+    if mask.dtype == torch.bool:
+        return Dense(mask), None
     # Older models add floats to the scores: the smallest number for what is hidden, a bias beside.
-    seen = given > torch.finfo(given.dtype).min / 2
-    bias = given.masked_fill(~seen, 0)
+    seen = mask > torch.finfo(mask.dtype).min / 2
+    bias = mask.masked_fill(~seen, 0)
     return Dense(seen), bias if bool((bias != 0).any()) else None

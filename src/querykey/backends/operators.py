@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 
 def only_backward(*tensors: torch.Tensor | None) -> str | None:
-    """Why operators made here cannot serve: they have a backward, and no other derivative."""
+    """Say why operators made here cannot serve: they have a backward, and no other derivative."""
     if torch.compiler.is_compiling():
         return None
     if _TRANSFORMS.peek_interpreter_stack() is not None:
@@ -23,7 +23,7 @@ def only_backward(*tensors: torch.Tensor | None) -> str | None:
 
 
 def no_forward_mode(*tensors: Any) -> str | None:
-    """Why what has no derivative in forward mode cannot serve: one is being taken."""
+    """Say why what has no derivative in forward mode cannot serve: one is being taken."""
     if torch.compiler.is_compiling():
         return None
     taken = forward_ad._current_level >= 0 and any(

@@ -17,7 +17,7 @@ PAIRS = 1 << 22  # booleans made at a time
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries first to last - 1, with the keys low to high - 1 that the mask lets them reach."""
+    """The queries first to last - 1, with the keys low to high - 1 that they may reach."""
 
     first: int
     last: int

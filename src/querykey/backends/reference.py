@@ -25,12 +25,12 @@ def why(request: Request[Any]) -> str:
 
 
 def refusal(request: Request[Any]) -> str | None:
-    """Return None: it serves every call."""
+    """Return None: the equation serves every call."""
     return None
 
 
 def defers_to(request: Request[Any]) -> str | None:
-    """Return None: it is asked last."""
+    """Return None: auto asks this backend last of all."""
     return None
 
 

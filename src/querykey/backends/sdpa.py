@@ -36,7 +36,7 @@ beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
 def why(request: Request[Softmax]) -> str:
-    """Say whose kernel it is."""
+    """Say which kernel computes the call."""
     return "torch's fused softmax attention"
 
 
@@ -62,7 +62,7 @@ def notes(request: Request[Softmax]) -> tuple[str, ...]:
 
 
 def run(request: Request[Softmax]) -> torch.Tensor:
-    """Compute the call."""
+    """Compute the call by the fused kernel, in blocks where the mask differs per query."""
     q, k, v = four_axes(request)
     if request.bias is None and _everything_visible(request):
         out = _fused(request, q, k, v)
@@ -75,7 +75,7 @@ def run(request: Request[Softmax]) -> torch.Tensor:
 
 
 def four_axes(request: Request[Softmax]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k and v as (batch, heads, tokens, features), which torch's kernels want."""
+    """Return q, k and v as (batch, heads, tokens, features), which torch's kernels want."""
     call = request.call
     batch = math.prod(call.batch)
     return (
@@ -86,7 +86,10 @@ def four_axes(request: Request[Softmax]) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 def _everything_visible(request: Request[Softmax]) -> bool:
-    """FULL, or Causal() with every query behind the last key, as when one token is decoded."""
+    """Whether the mask is FULL, or Causal() with every query behind the last key.
+
+    The latter is how one token is decoded.
+    """
     start = request.call.start
     behind = isinstance(start, int) and start >= request.call.keys - 1
     return request.mask == FULL or (request.mask == Causal() and behind)

@@ -23,7 +23,7 @@ class Room:
 
     @property
     def capacity(self) -> int:
-        """How many tokens fit."""
+        """How many tokens of every row fit into the arrays."""
         return self.keys.shape[2]
 
 

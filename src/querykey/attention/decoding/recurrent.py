@@ -36,7 +36,7 @@ class Recurrent(State):
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The two sums."""
+        """The sums U and z, or nothing before the first tokens."""
         return () if self.outer is None else (self.outer, self.total)
 
     @property

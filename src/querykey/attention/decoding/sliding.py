@@ -21,7 +21,7 @@ class Sliding(State):
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The keys and the values."""
+        """The keys and values that are kept, or nothing before the first tokens."""
         return () if self.keys is None else (self.keys, self.values)
 
     def started(self, like: Array) -> Sliding:

@@ -50,7 +50,7 @@ class State:
 
     @property
     def mechanism(self) -> Mechanism:
-        """How scores become weights."""
+        """The mechanism that the state was made for."""
         return self.memory.mechanism
 
     @property

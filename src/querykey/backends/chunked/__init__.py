@@ -43,12 +43,12 @@ def defers_to(request: Request[Kernel]) -> str | None:
 
 def notes(request: Request[Kernel]) -> tuple[str, ...]:
     """Say what a user should know about the numbers."""
-    said = []
+    notes = []
     if request.causal:
-        said.append("NaN or inf in a key that only some queries may see can reach the others")
+        notes.append("NaN or inf in a key that only some queries may see can reach the others")
     if not request.mechanism.features.positive:
-        said.append("similarities can be negative, and sums near 0 lose digits")
-    return tuple(said)
+        notes.append("similarities can be negative, and sums near 0 lose digits")
+    return tuple(notes)
 
 
 def run(request: Request[Kernel]) -> torch.Tensor:
