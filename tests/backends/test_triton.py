@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests.backends import triton_driver
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
+from querykey.backends import BackendError
 from querykey.backends.triton import plans
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -49,6 +51,7 @@ def interpreted():
         "second derivative",
         "second derivative, documents",
         "shapes",
+        "watched",
     ],
 )
 def test_interpreted_against_the_quadratic_form(name, interpreted):
@@ -206,6 +209,27 @@ def test_compiled_checkpointed_and_under_autocast(small_chunks):
     with torch.autocast("cuda", torch.bfloat16):
         out = attend(*(x.float() for x in inputs))
     assert torch.equal(out, plain[0])
+
+
+@on_gpu
+def test_a_call_like_an_earlier_one_is_served_alike_and_another_is_not():
+    (q, k, v), _ = draw(300)
+    how = {"mechanism": qk.Kernel(qk.Quadratic(), 0.125), "mask": qk.Causal()}
+    for _ in range(2):
+        assert torch.equal(qk.attend(q, k, v, **how), attend(q, k, v))
+        with pytest.raises(qk.ShapeError, match="axis `key` is 300 in `k` but 299 in `v`"):
+            qk.attend(q, k, v[:, :, 1:], **how)
+        single = [x.float() for x in (q, k, v)]
+        assert qk.attend(*single, **how).dtype == torch.float32
+        with torch.autocast("cuda", torch.bfloat16):
+            assert torch.equal(qk.attend(*single, **how), attend(q, k, v))
+        with forward_ad.dual_level():  # which the kernels have no derivative for
+            dual = forward_ad.make_dual(q, torch.ones_like(q))
+            out = forward_ad.unpack_dual(qk.attend(dual, k, v, **how))
+            assert out.tangent is not None
+        assert qk.attend(q, k, v, **how, backend="chunked").dtype == torch.bfloat16
+    with pytest.raises(BackendError, match="'triton' cannot serve this call: it computes in bf"):
+        qk.attend(*single, **how, backend="triton")
 
 
 @on_gpu

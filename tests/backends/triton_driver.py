@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from querykey.attention.features import Polynomial, Quadratic, Taylor
 from querykey.attention.mechanisms import Kernel
@@ -146,6 +147,20 @@ def run_wrapped(wrap):
     return errors(results(wrap(attend), inputs, grad), results(attend, inputs, grad))
 
 
+def run_watched():
+    """A plain call against the same under a FLOP counter, which must see the operators."""
+    kernel, _, inputs, grad, causal, _ = draw(CASES["chunks, groups, left padding"])
+
+    def attend(*x):
+        return linear.attend(*x, kernel, causal=causal)
+
+    with FlopCounterMode(display=False) as counter:
+        watched = results(attend, inputs, grad)
+    names = {str(op) for op in counter.get_flop_counts()["Global"]}
+    assert names == {"querykey.triton_forward", "querykey.triton_backward"}, names
+    return errors(results(attend, inputs, grad), watched)
+
+
 class Layer(torch.nn.Module):
     """Attention with weights of its own, for what wraps modules."""
 
@@ -235,6 +250,7 @@ def main():
     found["second derivative"] = run_second(None)
     found["second derivative, documents"] = run_second(torch.arange(33)[None] // 9)
     found["shapes"] = run_shapes()
+    found["watched"] = run_watched()
     print(json.dumps(found))
 
 

@@ -15,7 +15,9 @@ from typing import Any, cast
 from querykey.attention import (
     FULL,
     Array,
+    ArrayMask,
     Bias,
+    Call,
     Mask,
     Mechanism,
     Softmax,
@@ -32,17 +34,20 @@ class Entry:
     module: str
     library: str | None = None  # whose arrays it takes; None: those of every library
     device: str | None = None  # where auto considers it; None: everywhere
+    settled: bool = False  # whether it serves all calls alike, so that one may be asked for many
 
 
 # In the order in which auto asks them.
 ENTRIES = {
     "sdpa": Entry("querykey.backends.sdpa", "torch"),
     "flex": Entry("querykey.backends.flex", "torch", "cuda"),
-    "triton": Entry("querykey.backends.triton", "torch", "cuda"),
+    "triton": Entry("querykey.backends.triton", "torch", "cuda", settled=True),
     "chunked": Entry("querykey.backends.chunked", "torch"),
     "reference": Entry("querykey.backends.reference"),
 }
 NAMES = tuple(ENTRIES)
+SETTLED = 1024  # calls that are remembered at most
+_settled: dict[Any, tuple[str, Call]] = {}  # the backend and the sizes of calls, by likeness
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,29 @@ def attend(
     decay[i]). It is for Kernel under Causal(), with Padding, whose tokens count as 0, and Documents
     or without.
     """
-    return serve(Request.of(q, k, v, mechanism, mask, bias, start, decay), backend)
+    key = None
+    if bias is None and decay is None and start is None:
+        key = _likeness(q, k, v, mechanism, mask, backend)
+    if key in _settled:
+        name, call = _settled[key]
+        return load(name).run(Request(q, k, v, mechanism, mask, None, None, call))
+    request = Request.of(q, k, v, mechanism, mask, bias, start, decay)
+    name = _named(request, backend)
+    if key is not None and ENTRIES[name].settled:
+        if len(_settled) >= SETTLED:
+            _settled.clear()
+        _settled[key] = name, request.call
+    return load(name).run(request)
 
 
 def serve(request: Request[Any], backend: str = "auto") -> Array:
     """Return the outputs of a checked call, by the backend of that name or the one auto picks."""
-    name = _pick(request) if backend == "auto" else _asked_for(backend, request)
-    return load(name).run(request)
+    return load(_named(request, backend)).run(request)
+
+
+def _named(request: Request[Any], backend: str) -> str:
+    """Return the backend that auto picks, or the one asked for if it serves the call."""
+    return _pick(request) if backend == "auto" else _asked_for(backend, request)
 
 
 def explain(
@@ -124,6 +145,25 @@ def considered(name: str, q: Array) -> bool:
     if entry.library not in (None, library(q)):
         return False
     return entry.device is None or q.device.type == entry.device
+
+
+def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -> Any:
+    """Return what a call on a GPU has in common with those that are checked and served as it is.
+
+    None where there is more to a call, such as an array in its mask or a transform around it. On a
+    GPU the questions take the host longer than a short sequence takes the device.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or type(q) is not torch.Tensor or not q.is_cuda:
+        return None
+    from querykey.backends.operators import unwatched
+
+    specs = isinstance(mechanism, Mechanism) and isinstance(mask, Mask)
+    if not specs or not unwatched(q, k, v) or any(isinstance(x, ArrayMask) for x in mask.leaves):
+        return None
+    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
+    return *tensors, mechanism, mask, backend, autocast
 
 
 def _pick(request: Request[Any]) -> str:

@@ -40,6 +40,25 @@ def no_forward_mode(*tensors: Any) -> str | None:
 _TRANSFORMS: Any = torch._C._functorch  # type: ignore[attr-defined]
 
 
+def unwatched(*tensors: torch.Tensor) -> bool:
+    """Whether nobody but autograd looks at what happens to these tensors.
+
+    Compilers, modes such as a FLOP counter, transforms and subclasses of tensors see operators, and
+    nothing that passes these by.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and all(type(x) in _PLAIN for x in tensors)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+        and forward_ad._current_level < 0
+        and _TRANSFORMS.peek_interpreter_stack() is None
+    )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def version(tensor: torch.Tensor) -> Any:
     """Return what changes whenever a tensor is written to; of an inference tensor, no two agree."""
     return object() if tensor.is_inference() else tensor._version

@@ -6,13 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
-from querykey.backends.triton.plans import fitting, plan
+from querykey.backends.triton.plans import SIZES, fitting, plan
 
 
 def filled(x: Tensor) -> Tensor:
-    """Return x contiguous, with zeros behind its last axis up to a size that is served."""
-    missing = fitting(x.shape[-1]) - x.shape[-1]
-    return F.pad(x, (0, missing)) if missing else x.contiguous()
+    """Return x with zeros behind its last axis up to a size that is served."""
+    size = x.shape[-1]
+    return x if size in SIZES else F.pad(x, (0, fitting(size) - size))
+
+
+def folded(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q (..., heads, T, D) as (lanes, group, T, D), k and v as (lanes, N, ...), contiguous.
+
+    A lane is one of the key heads of one batch entry.
+    """
+    lanes = k.shape[:-2].numel()
+    group = q.shape[-3] // k.shape[-3]
+    return (
+        q.reshape(lanes, group, *q.shape[-2:]).contiguous(),
+        k.reshape(lanes, *k.shape[-2:]).contiguous(),
+        v.reshape(lanes, *v.shape[-2:]).contiguous(),
+    )
 
 
 def empty_outputs(q: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -222,15 +222,20 @@ def kernel_call(
     carried: bool = False,
     pairs: bool = False,
 ) -> KernelCall:
-    """Return the call for these tensors; `pairs` says that every pair is met, without sums."""
-    plan = plans.plan(q.shape[-1], v.shape[-1])
-    sizes = (*q.shape, k.shape[1], v.shape[2])
+    """Return the call for q (..., T, D), k (..., N, D) and v (..., N, M), axes folded or not.
+
+    `pairs` says that every pair is met, without sums.
+    """
+    (*rows, queries, key_dim), (*lanes, keys, value_dim) = q.shape, v.shape
+    plan = plans.plan(key_dim, value_dim)
+    count = math.prod(lanes)
+    sizes = Sizes(count, math.prod(rows) // count, queries, keys, key_dim, value_dim)
     return _kernel_call(sizes, plan, tuple(numbers), q.dtype, causal, keep, carried, pairs)
 
 
 @lru_cache(maxsize=256)
 def _kernel_call(
-    sizes: tuple[int, ...],
+    sizes: Sizes,
     plan: plans.Plan,
     numbers: tuple[float, ...],
     dtype: torch.dtype,
@@ -239,9 +244,7 @@ def _kernel_call(
     carried: bool,
     pairs: bool,
 ) -> KernelCall:
-    lanes, group, queries, key_dim, keys, value_dim = sizes
-    far = carried or (not pairs and plan.far(queries, keys, keep))
+    far = carried or (not pairs and plan.far(sizes.queries, sizes.keys, keep))
     return KernelCall(
-        Sizes(lanes, group, queries, keys, key_dim, value_dim), plan,
-        CompletedSquare.of(*numbers), dtype, causal, far, carried,
+        sizes, plan, CompletedSquare.of(*numbers), dtype, causal, far, carried
     )  # fmt: skip

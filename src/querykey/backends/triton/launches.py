@@ -22,16 +22,24 @@ class Launcher:
         self._known: dict[tuple, tuple] = {}
 
     def __call__(self, **tensors: Tensor | None) -> None:
-        """Run the kernel on tensors given by name; None where it does not read one."""
-        key = (*tensors, *map(_kind, tensors.values()))
+        """Run the kernel on tensors of one device, by name; None where it does not read one."""
+        # What decides on a kernel's version: which tensors there are, their types and alignment.
+        kinds: list[Any] = [*tensors]
+        for x in tensors.values():
+            if x is None:
+                kinds.append(None)
+            else:
+                kinds += (x.dtype, x.data_ptr() & 15)
+        device = next(iter(tensors.values())).get_device()  # the first is never None
+        key = (device, *kinds)
         known = self._known.get(key)
         if known is None:
             self._start(key, tensors)
             return
         run, numbers, places = known
         args = numbers.copy()
-        for place, tensor in zip(places, tensors.values(), strict=True):
-            args[place] = tensor
+        for place, x in zip(places, tensors.values(), strict=True):
+            args[place] = x
         run(*args)
 
     def _start(self, key: tuple, tensors: dict[str, Tensor | None]) -> None:
@@ -47,8 +55,3 @@ class Launcher:
         numbers = [self.numbers.get(name) for name in names]
         run = compiled[(*self.grid, 1, 1)[:3]]
         self._known[key] = run, numbers, [names.index(name) for name in tensors]
-
-
-def _kind(x: Tensor | None) -> Any:
-    """Return what decides on a kernel's version: a tensor's type, device and alignment."""
-    return None if x is None else (x.dtype, x.get_device(), x.data_ptr() % 16)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from querykey.attention import Kernel, PowerSeries
-from querykey.backends.triton.buffers import filled
+from querykey.backends.triton.autograd import differentiable, keeps
+from querykey.backends.triton.buffers import filled, folded
 from querykey.backends.triton.intervals import intervals
 from querykey.backends.triton.ops import (
     documents_forward,
     triton_decode,
     triton_extend,
-    triton_forward,
 )
 
 
@@ -39,33 +39,55 @@ def attend(
     without heads; real (*batch, S) is True for keys that exist; a query sees keys with its own of
     the ids (*batch, S), if there are ids. Causal and ids need T = S.
     """
-    q, k, v = (x.to(compute_dtype(q)) for x in (q, k, v))
-    shape = (*q.shape[:-1], v.shape[-1])
+    dtype, value_dim = compute_dtype(q), v.shape[-1]
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    real = None if real is None else real.bool()
     if q.ndim == 2:
-        q, k, v = q[None], k[None], v[None]
+        return attend(q[None], k[None], v[None], kernel, causal=causal, real=real, ids=ids)[0]
     order = table = None
-    if real is not None:
-        real = real.bool()
-        seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
     if ids is not None:
         batch = k.shape[:-3]
         order, table = intervals(_rows(ids, batch), _rows(real, batch), causal)
-        if real is not None:
-            seen = table[3].gather(-1, order.argsort(-1)).view(*batch, -1)
     if real is not None:
-        looking, present = (x[..., None, :, None] for x in (seen > 0, real))
-        q, k, v = torch.where(looking, q, 0), torch.where(present, k, 0), torch.where(present, v, 0)
-    outer = k.shape[:-2]
-    q = filled(q.reshape(outer.numel(), q.shape[-3] // outer[-1], *q.shape[-2:]))
-    k, v = (filled(x.reshape(outer.numel(), *x.shape[-2:])) for x in (k, v))
-    keep = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        q, k, v = _without_padding(q, k, v, real, causal, order, table)
+    q, k, v = filled(q), filled(k), filled(v)
     if order is not None and table is not None:
-        out = documents_forward(q, k, v, order, table, _numbers(kernel), causal, keep)[0]
+        out = _documents(q, k, v, order, table, kernel, causal)
     else:
         if real is not None:
-            real = real[..., None, :].expand(*outer, -1).reshape(outer.numel(), -1).contiguous()
-        out = triton_forward(q, k, v, real, _numbers(kernel), causal, keep)[0]
-    return out[..., : shape[-1]].reshape(shape)
+            lanes = k.shape[:-2].numel()
+            real = real[..., None, :].expand(k.shape[:-1]).reshape(lanes, -1).contiguous()
+        out = differentiable(q, k, v, real, numbers_of(kernel), causal)
+    return out if out.shape[-1] == value_dim else out[..., :value_dim]
+
+
+def _without_padding(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor,
+    causal: bool,
+    order: Tensor | None,
+    table: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tensors with zeros for keys that are no tokens and queries that see no token."""
+    if order is not None and table is not None:
+        seen = table[3].gather(-1, order.argsort(-1)).view(real.shape)
+    else:
+        seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
+    looking, present = (x[..., None, :, None] for x in (seen > 0, real))
+    return torch.where(looking, q, 0), torch.where(present, k, 0), torch.where(present, v, 0)
+
+
+def _documents(
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, table: Tensor, kernel: Kernel, causal: bool
+) -> Tensor:
+    """Return what queries get that see their own document alone."""
+    shape = (*q.shape[:-1], v.shape[-1])
+    keep = keeps(q, k, v)
+    q, k, v = folded(q, k, v)
+    out = documents_forward(q, k, v, order, table, numbers_of(kernel), causal, keep)[0]
+    return out.view(shape)
 
 
 def extend(
@@ -95,9 +117,9 @@ def extend(
     sums = outer.flatten(0, 1), total.flatten(0, 1)
     if tokens == 1:
         real = None if real is None else real[:, 0]
-        out, *sums = triton_decode(q[:, :, 0], k[:, 0], v[:, 0], real, *sums, _numbers(kernel))
+        out, *sums = triton_decode(q[:, :, 0], k[:, 0], v[:, 0], real, *sums, numbers_of(kernel))
     else:
-        out, *sums = triton_extend(q, k, v, real, *sums, _numbers(kernel))
+        out, *sums = triton_extend(q, k, v, real, *sums, numbers_of(kernel))
     out = out.to(dtype).reshape(batch, kv_heads * group, tokens, -1)
     return out, sums[0].view(outer.shape), sums[1].view(total.shape)
 
@@ -109,10 +131,10 @@ def compute_dtype(q: Tensor) -> torch.dtype:
     return q.dtype
 
 
-def _numbers(kernel: Kernel) -> list[float]:
+def numbers_of(kernel: Kernel) -> tuple[float, ...]:
     """Return the kernel's scale and the coefficients c0, c1, c2 of its similarity."""
     assert isinstance(kernel.features, PowerSeries)
-    return [float(kernel.scale), *map(float, kernel.features.coefficients)]
+    return (float(kernel.scale), *map(float, kernel.features.coefficients))
 
 
 def _rows(x: Tensor | None, batch: torch.Size) -> Tensor | None:

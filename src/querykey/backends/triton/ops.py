@@ -42,11 +42,12 @@ def _forward(
     with torch.cuda.device_of(q):
         out, residue, inverse, *sums = passes.forward(q, k, v, real, numbers, causal, keep)
     square, moments = sums if keep else (None, None)
-    return (
-        out, q.new_empty(0) if residue is None else residue, inverse,
-        q.new_empty(0, 0) if square is None else square,
-        inverse.new_empty(0, 0) if moments is None else moments,
-    )  # fmt: skip
+    return out, *(or_empty(x, q) for x in (residue, inverse, square, moments))
+
+
+def or_empty(x: Tensor | None, like: Tensor) -> Tensor:
+    """Return x, or an empty tensor in its place, since operators return tensors."""
+    return like.new_empty(0) if x is None else x
 
 
 def _empty_results(
@@ -62,7 +63,7 @@ def _empty_results(
     out, residue, inverse = _empty_documents(q, k, v, keep)
     if keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
         return out, residue, inverse, *empty_sums(q, v, causal)
-    return out, residue, inverse, q.new_empty(0, 0), inverse.new_empty(0, 0)
+    return out, residue, inverse, q.new_empty(0), q.new_empty(0)
 
 
 def _backward(
@@ -123,13 +124,13 @@ def _documents_forward(
 
     with torch.cuda.device_of(q):
         out, residue, inverse, *_ = documents.forward(q, k, v, order, table, numbers, keep)
-    return out, q.new_empty(0) if residue is None else residue, inverse
+    return out, or_empty(residue, q), inverse
 
 
 def _empty_documents(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors shaped like outputs, residue and 1/z; the last argument is `keep`."""
     out, residue, inverse = empty_outputs(q, v, keep=how[-1])
-    return out, q.new_empty(0) if residue is None else residue, inverse
+    return out, or_empty(residue, q), inverse
 
 
 def _documents_backward(

@@ -79,7 +79,7 @@ def extend(
     real (lanes, T) is False for padding, whose k and v are zeros.
     """
     key_dim, value_dim = q.shape[-1], v.shape[-1]
-    q, k, v = (filled(x) for x in (q, k, v))
+    q, k, v = (filled(x).contiguous() for x in (q, k, v))
     layout = state_layout(key_dim, q.shape[-1], numbers, q.device)
     square, moments, count = layout.to_tables(outer, total, v.shape[-1])
     past = Past(square, moments, count.round())

@@ -1,0 +1,93 @@
+"""Attention with its derivative: through the operators, or past them where nobody looks at these.
+
+Operators are what compilers, FLOP counters and tracers see. The way through torch's dispatcher to
+an operator written in Python, and to its derivative, takes the host longer than all kernels of a
+short sequence; so a plain call starts the kernels from a node of autograd itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from querykey.backends.operators import unwatched
+from querykey.backends.triton.buffers import folded
+from querykey.backends.triton.ops import or_empty, triton_backward, triton_forward
+
+Numbers = tuple[float, ...]
+
+
+def differentiable(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, numbers: Numbers, causal: bool
+) -> Tensor:
+    """Return out (..., heads, T, M) for q (..., heads, T, D), k and v (..., kv_heads, N, ...).
+
+    Sizes are those that `plans` lists; real (lanes, N) and numbers are as `ops` says.
+    """
+    keep = keeps(q, k, v)
+    if not unwatched(q, k, v):
+        shape = (*q.shape[:-1], v.shape[-1])
+        q, k, v = folded(q, k, v)
+        return triton_forward(q, k, v, real, numbers, causal, keep)[0].view(shape)
+    if keep:
+        return _Attention.apply(q, k, v, real, numbers, causal)
+    from querykey.backends.triton import passes
+
+    with _device_of(q):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        return passes.forward(q, k, v, real, numbers, causal, keep).out
+
+
+def keeps(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a gradient of one of these may be asked for."""
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+
+
+class _Attention(torch.autograd.Function):
+    """Kernel attention as a node of autograd; a second derivative is refused by the operator."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        real: Tensor | None,
+        numbers: Numbers,
+        causal: bool,
+    ) -> Tensor:
+        """Return the outputs, and keep what `passes.backward` needs."""
+        from querykey.backends.triton import passes
+
+        with _device_of(q):
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+            results = passes.forward(q, k, v, real, numbers, causal, keep=True)
+        ctx.save_for_backward(*results, q, k, v)
+        ctx.how = numbers, causal
+        return results.out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        """Return the gradients of q, k and v."""
+        from querykey.backends.triton import passes
+
+        *kept, q, k, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            out, residue, inverse, *sums = (or_empty(x, q) for x in kept)
+            gradients = triton_backward(g, out, residue, inverse, q, k, v, *sums, *ctx.how)
+        else:
+            with _device_of(q):
+                g, results = g.contiguous(), passes.Results(*kept)
+                gradients = passes.backward(g, results, q, k, v, *ctx.how)
+        return *gradients, None, None, None
+
+
+def _device_of(q: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which kernels start on the device of q; quick where they do anyway."""
+    device = q.get_device()
+    if device < 0 or device == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
