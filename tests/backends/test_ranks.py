@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import querykey as qk
 from querykey.backends import BackendError
 from querykey.backends.chunked import linear
 
+ROOT = Path(__file__).parents[2]
 RANKS = 4
 REFUSALS = {
     "shares": "BackendError: ranks share a sequence in equal parts, and these do not fit together:",
@@ -125,6 +127,17 @@ def test_bytes_of_softmax_are_those_of_keys_and_values(results):
             traffic = result["traffic"]["softmax", tokens]
             assert traffic["bytes"] == 8 + 8 * numbers + 8 * RANKS * numbers
             assert len(traffic["calls"]) == 3
+
+
+@pytest.mark.slow
+def test_the_page_states_the_bytes_that_were_counted(results):
+    page = " ".join((ROOT / "docs" / "attention.md").read_text().split())
+    kernel, *softmax = (
+        f"{results[0]['traffic'][key]['bytes']:,}"
+        for key in (("kernel", 512), ("softmax", 8), ("softmax", 64), ("softmax", 512))
+    )
+    assert f"{kernel} bytes from each rank at 8, 64 and 512 tokens of a rank" in page
+    assert "where softmax sends {}, {} and {}.".format(*softmax) in page
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ def attend(
 
     The arguments are those of `querykey.attend` for T tokens out of n * T, where n is the number of
     ranks in the group (None: all ranks). The mask is FULL or Causal(), with or without Padding,
-    which holds this rank's T tokens. All ranks call with equal shapes, or all of them raise the
-    same BackendError. Where gradients are wanted, all ranks call backward too.
+    which holds this rank's T tokens. All ranks call with equal shapes, or all of them raise an
+    error that shows every rank's. Where gradients are wanted, all ranks call backward too.
 
     A rank hands to the collectives, and receives from each rank, in one exchange:
 
@@ -50,7 +50,8 @@ def attend(
       with Padding batch * T bytes; backward as many numbers for each rank. All keys and values of
       the sequence are then in the memory of every rank.
 
-    Before that, 8 bytes tell every rank that the parts fit together.
+    Before that, 8 bytes from each rank tell whether the parts fit together; a GPU's host waits for
+    them.
     """
     if not isinstance(q, Tensor):
         raise TypeError(f"a sequence over ranks takes torch tensors; q is a {type(q).__name__}")
