@@ -14,9 +14,97 @@ class TrainingRecipe:
     config: dict[str, Any]
 
 
+def _recipe(
+    name: str,
+    says: str,
+    data: dict[str, Any],
+    model: dict[str, Any],
+    objective: str = "causal",
+    **more: dict[str, Any],
+) -> TrainingRecipe:
+    config = {"folder": f"runs/{name}", "data": data, "model": model}
+    return TrainingRecipe(says, config | {"objective": {"name": objective}} | more)
+
+
+def _bert(**more: Any) -> dict[str, Any]:
+    return {"name": "bert", **more}
+
+
 RECIPES: dict[str, TrainingRecipe] = {
-    "stdlib": TrainingRecipe(
-        "a small model of bytes on the source of Python's own library",
-        {"folder": "runs/stdlib", "data": {"length": 128}},
+    "stdlib": _recipe(
+        "stdlib", "a model of bytes on the source of Python's own library",
+        {"name": "stdlib", "length": 128}, {"name": "gpt"},
     ),
-}
+    "characters": _recipe(
+        "characters", "a model of characters on a text, in nanoGPT's setting for a CPU",
+        {"name": "text", "tokenizer": "characters"}, {"name": "gpt"},
+        optimizer={"warmup": 100},
+    ),
+    "masked-words": _recipe(
+        "masked-words", "BERT's masked words, on Python's own library",
+        {"name": "stdlib", "tokenizer": "bpe", "vocabulary": 4096, "length": 64}, _bert(),
+        "masked", optimizer={"warmup": 100}, loop={"batch": 32},
+    ),
+    "adjacent": _recipe(
+        "adjacent", "whether two sentences of a text are adjacent",
+        {"name": "adjacent", "tokenizer": "bpe", "vocabulary": 2048, "length": 96},
+        _bert(layers=2, dropout=0.1), "classes", loop={"batch": 32},
+    ),
+    "inverted": _recipe(
+        "inverted", "whether a sentence is the inversion of another",
+        {"name": "inverted", "length": 128, "samples": 100000}, _bert(layers=2), "classes",
+        optimizer={"warmup": 100}, loop={"batch": 32, "steps": 3000},
+    ),
+    "entailed": _recipe(
+        "entailed", "whether a claim follows from a sentence",
+        {"name": "entailed", "length": 128, "samples": 100000}, _bert(layers=2), "classes",
+        optimizer={"warmup": 100}, loop={"batch": 32, "steps": 3000},
+    ),
+    "snippets": _recipe(
+        "snippets", "which package of Python's own library a snippet is from",
+        {"name": "snippets", "tokenizer": "bpe", "vocabulary": 4096, "length": 64},
+        _bert(layers=2, dropout=0.1), "classes", loop={"batch": 32},
+    ),
+    "dates": _recipe(
+        "dates", "dates in many formats to ISO 8601",
+        {"name": "dates", "length": 40, "samples": 50000}, {"name": "transformer", "layers": 2},
+        "translation", optimizer={"warmup": 200}, loop={"batch": 64, "steps": 3000},
+    ),
+    "german-english": _recipe(
+        "german-english", "German to English, on parallel text",
+        {"name": "parallel", "tokenizer": "bpe", "vocabulary": 8000, "length": 64},
+        {"name": "transformer", "layers": 3, "width": 256, "dropout": 0.1},
+        "translation", optimizer={"warmup": 500}, loop={"batch": 64, "steps": 6000},
+    ),
+    "copy": _recipe(
+        "copy", "a word, a mark, the word again",
+        {"name": "copy", "length": 33, "samples": 50000}, {"name": "llama", "layers": 2},
+        loop={"batch": 64},
+    ),
+    "recall": _recipe(
+        "recall", "the value of a key that was shown among others",
+        {"name": "recall", "length": 34, "samples": 100000}, {"name": "llama", "layers": 2},
+        loop={"batch": 64, "steps": 3000},
+    ),
+    "mnist": _recipe(
+        "mnist", "MNIST by a small vision transformer",
+        {"name": "mnist"}, {"name": "vit", "patch": 4, "width": 64, "dropout": 0.1}, "images",
+        optimizer={"warmup": 200}, loop={"batch": 128, "steps": 5000},
+    ),
+    "digits": _recipe(
+        "digits", "scikit-learn's digits by a small vision transformer",
+        {"name": "digits"}, {"name": "vit", "patch": 2, "width": 64, "layers": 2}, "images",
+        loop={"batch": 64},
+    ),
+    "autoencoder": _recipe(
+        "autoencoder", "document 004's vectors through 20 numbers and back",
+        {"name": "vectors"}, {"name": "autoencoder"}, "autoencoding",
+        optimizer={"name": "sgd", "momentum": 0.9, "rate": 0.05, "decay": 0.0},
+        loop={"batch": 64},
+    ),
+    "masked-patches": _recipe(
+        "masked-patches", "hidden patches of MNIST from the visible ones",
+        {"name": "mnist"}, {"name": "masked-patches", "patch": 4, "width": 64}, "hidden-patches",
+        loop={"batch": 128},
+    ),
+}  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from querykey.train.config import DataConfig
+from querykey.train.data.find import find_folder
 from querykey.train.data.source import Data, DataError, Facts
 from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
 from querykey.train.order import sample_generator
@@ -61,9 +62,7 @@ def text_files(config: DataConfig) -> list[Path]:
     """Return the files of a text: those named, those of a folder, or Python's own library."""
     if config.name == "stdlib" and not config.path:
         return stdlib_files()
-    if not config.path:
-        raise DataError("data.path names the text to read: a file, or a folder of files")
-    path = Path(config.path).expanduser()
+    path = Path(config.path).expanduser() if config.path else find_folder("", "text", "a text")
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     if not files or not files[0].exists():
         raise DataError(f"there is no text at `{path}`")
