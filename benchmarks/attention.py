@@ -1,5 +1,6 @@
 """Quadratic-kernel attention in chunks against torch's fused softmax attention and the naive form.
 
+    python benchmarks/attention.py --decay
     python benchmarks/attention.py [--quick] [--plot docs/dev/attention.svg]
 
 Causal, float32, 4 heads. Answers are compared first, and nothing is timed when one is wrong. Then
@@ -38,6 +39,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 LONGEST_NAIVE = 8192
 BAR = (32, 16384)  # head size and tokens of the bars: 4x forward, 3x with backward
 MODES = ("forward", "both")
+DECAY_LENGTHS = (2048, 16384)  # with decay at most 1.35x the time without, at head size 32
 
 
 def run_chunked(q, k, v):
@@ -103,6 +105,67 @@ def check(size: int) -> None:
         found = errors(attend, x, exact)
         if any(e > a for e, a in zip(found, allowed, strict=True)):
             sys.exit(f"{attend.__name__} is wrong at head size {size}: {found}, allowed {allowed}")
+
+
+def run_decay(q, k, v, log_g):
+    return linear.attend(q, k, v, Kernel(Quadratic()), causal=True, decay=log_g)
+
+
+def naive_decay(q, k, v, log_g):
+    later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+    running = log_g.cumsum(-1)
+    between = (running[..., None] - running[..., None, :]).masked_fill(later, -math.inf)
+    w = (q @ k.mT + 1) ** 2 * between.exp()
+    return w @ v / w.sum(-1, keepdim=True)
+
+
+def draw_decay(size: int, tokens: int, grad: bool) -> list[torch.Tensor]:
+    log_g = -torch.rand(1, HEADS, tokens, generator=torch.Generator().manual_seed(2)) / 10
+    return [*draw(size, tokens, grad), log_g.requires_grad_(grad)]
+
+
+def check_decay(size: int) -> None:
+    """Stop unless the answers and the gradients of q, k, v are as right as `check` asks.
+
+    The gradient of log_g adds up roundings along the sequence, and is held to 40 rounding steps.
+    """
+    x, eps = draw_decay(size, 2000, grad=False), torch.finfo(torch.float32).eps
+    leaves = [t.double().requires_grad_() for t in x]
+    out = naive_decay(*leaves)
+    out.backward(gradient(out))
+    exact = [out.detach(), *(t.grad for t in leaves)]
+    allowed = [2 * e + eps for e in errors(naive_decay, x, exact)]
+    allowed[-1] = 40 * eps
+    found = errors(run_decay, x, exact)
+    if any(e > a for e, a in zip(found, allowed, strict=True)):
+        sys.exit(f"decay is wrong at head size {size}: {found}, allowed {allowed}")
+
+
+def measure_decay(size: int, tokens: int, rounds: int) -> dict:
+    """Time chunks with decay and without, in turn; also processor time, which others disturb less.
+
+    The ratio is the median of those of the turns.
+    """
+    g = torch.randn(1, HEADS, tokens, size)
+    result = {"size": size, "tokens": tokens, "rounds": rounds}
+    for mode in MODES:
+        x = draw_decay(size, tokens, mode == "both")
+        contenders = {"plain": (run_chunked, x[:3]), "decay": (run_decay, x)}
+        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+        for turn in range(rounds + 1):
+            for name, (attend, inputs) in contenders.items():
+                began = time.perf_counter(), time.process_time()
+                run_once(attend, inputs, g)
+                if turn:  # the first turn warms up
+                    spent = time.perf_counter() - began[0], time.process_time() - began[1]
+                    seconds[name].append(spent)
+        for clock, index in (("", 0), (" processor", 1)):
+            pairs = zip(seconds["decay"], seconds["plain"], strict=True)
+            ratio = statistics.median(a[index] / b[index] for a, b in pairs)
+            result[f"ratio {mode}{clock}"] = round(ratio, 3)
+            for name, spent in seconds.items():
+                result[f"{name} {mode}{clock}"] = statistics.median(s[index] for s in spent)
+    return result
 
 
 def rate() -> float:
@@ -231,6 +294,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="head size 32, to 16384 tokens")
     parser.add_argument("--longest", type=int, help="leave out longer sequences, and peak memory")
     parser.add_argument("--plot", metavar="FILE", help="write the forward times as SVG")
+    parser.add_argument("--decay", action="store_true", help="chunks with decay against without")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -238,6 +302,13 @@ def main() -> None:
     if args.peak:
         name, size, tokens, mode = args.peak
         print(peak(name, int(size), int(tokens), mode))
+        return
+    if args.decay:
+        check_decay(32)
+        say("answers agree")
+        rows = [measure_decay(32, n, 9 if n <= 4096 else 5) for n in DECAY_LENGTHS]
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        print(json.dumps({"decay": rows}))
         return
     sizes = (32,) if args.quick else SIZES
     lengths = LENGTHS[1:6:2] if args.quick else LENGTHS
