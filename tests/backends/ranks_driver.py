@@ -75,7 +75,8 @@ class Case:
             "gradient": normal(*q_axes, total, value_dim),
         }
         if self.decay:
-            arrays["decay"] = -normal(*k_axes, total).abs() / 3
+            # Gates that leave about a fifth of the sums before a rank, however many its tokens.
+            arrays["decay"] = -normal(*k_axes, total).abs() * 2 / max(self.tokens, 2)
         arrays = {name: array.to(self.dtype) for name, array in arrays.items()}
         if self.padding:
             arrays["real"] = self._real(normal(*outer, total), arrays)
@@ -85,13 +86,17 @@ class Case:
         """Hide some tokens, all of the first rank and more among them, and spoil what they hold."""
         real = numbers > -0.5
         real[..., : self.tokens + 2] = False
+        # Queries that see nothing may hold anything: those before the first real key, or without
+        # Causal() those of a row without one.
+        if self.causal:
+            arrays["q"][..., : self.tokens + 2, :] = torch.nan
+        elif self.sizes[0]:
+            real[0], arrays["q"][0] = False, torch.nan
         hidden = ~real[..., None, :] if self.sizes[1] else ~real
         arrays["k"] = arrays["k"].masked_fill(hidden[..., None], torch.nan)
         arrays["v"] = arrays["v"].masked_fill(hidden[..., None], torch.inf)
         if self.decay:
             arrays["decay"] = arrays["decay"].masked_fill(hidden, torch.nan)
-        if self.causal:  # queries before the first real key see nothing and may hold anything
-            arrays["q"][..., : self.tokens + 2, :] = torch.nan
         return real
 
     def run(self, attend: Any, arrays: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
