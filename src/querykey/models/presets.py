@@ -176,11 +176,11 @@ PRESETS: dict[str, Callable[..., Any]] = {
 
 def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
     """Return the config of a name in PRESETS, small unless sizes are given."""
-    known, sizes = preset_sizes(name), sizes or {}
+    names, sizes = preset_sizes(name), sizes or {}
     for size in sizes:
-        if size not in known:
+        if size not in names:
             raise ValueError(
-                f"the preset {name!r} has no size {size!r} (it has {', '.join(known)})"
+                f"the preset {name!r} has no size {size!r} (it has {', '.join(names)})"
             )
     return PRESETS[name](**sizes)
 

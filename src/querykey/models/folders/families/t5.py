@@ -96,21 +96,8 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
             raise FolderError(
                 f"config.json: `{key}` is {settings[key]!r}, but {wanted!r} by `feed_forward_proj`"
             )
-    width, size = settings["d_model"], settings["d_kv"]
     embedding = EmbeddingConfig(settings["vocab_size"], special=read_special(settings))
-    block = BlockConfig(
-        width,
-        AttentionConfig(
-            settings["num_heads"], None, size, size, Softmax(scale=1.0), biases=(),
-            dropout=settings["dropout_rate"],
-        ),
-        MLPConfig(
-            settings["d_ff"], activation({"feed_forward_proj": act}, "feed_forward_proj"),
-            gated=bool(gated), bias=False,
-        ),
-        NormConfig("rms", "before", settings["layer_norm_epsilon"]),
-        dropout=settings["dropout_rate"],
-    )  # fmt: skip
+    block = _block(settings, act, bool(gated))
     order = Distances(
         settings["relative_attention_num_buckets"], settings["relative_attention_max_distance"]
     )
@@ -124,7 +111,7 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
         )
     scaled = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings") is not False)
     tied = "lm_head.weight" not in names or names.isdisjoint(TABLES)
-    head = TokenHead(tied, scale=width**-0.5 if scaled else 1.0)
+    head = TokenHead(tied, scale=settings["d_model"] ** -0.5 if scaled else 1.0)
     layers = settings["num_decoder_layers"] or settings["num_layers"]
     start = settings.get("decoder_start_token_id")
     return EncoderDecoderConfig(
@@ -132,6 +119,23 @@ def read(settings: Settings, names: frozenset[str]) -> EncoderConfig | EncoderDe
         DecoderConfig(embedding, block, layers, order, None if kind == "T5Model" else head),
         start=(settings["pad_token_id"] or 0) if start is None else start,
     )
+
+
+def _block(settings: Settings, act: str, gated: bool) -> BlockConfig:
+    """Return the block of both sides; `act` is the name that theirs gives to the activation."""
+    size, dropout = settings["d_kv"], settings["dropout_rate"]
+    return BlockConfig(
+        settings["d_model"],
+        AttentionConfig(
+            settings["num_heads"], None, size, size, Softmax(scale=1.0), biases=(), dropout=dropout
+        ),
+        MLPConfig(
+            settings["d_ff"], activation({"feed_forward_proj": act}, "feed_forward_proj"),
+            gated=gated, bias=False,
+        ),
+        NormConfig("rms", "before", settings["layer_norm_epsilon"]),
+        dropout=dropout,
+    )  # fmt: skip
 
 
 def write(config: object) -> Settings | None:
