@@ -1,5 +1,8 @@
 """Which backend serves a call, what is refused and in which words, and where attend can be used."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +189,22 @@ def test_compiled_whole(name):
 
     whole = torch.compile(run, fullgraph=True, backend="aot_eager")
     assert_same(with_gradients(whole, three()), with_gradients(run, three()))
+
+
+FIRST = """
+import torch, querykey as qk
+x = torch.randn(1, 2, 5, 4)
+for mechanism in (qk.Softmax(), qk.Argmax(), qk.Kernel(qk.Quadratic())):
+    run = lambda x: qk.attend(x, x, x, mechanism=mechanism, mask=qk.Causal())
+    whole = torch.compile(run, fullgraph=True, backend="eager")
+    assert (whole(x) - run(x)).abs().max() < 1e-6
+"""
+
+
+@pytest.mark.slow
+def test_the_first_call_of_a_process_may_be_compiled():
+    """Backends are loaded when they are first asked for, and torch.compile traces few imports."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST], check=True)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -141,7 +141,7 @@ class RecurrentBackend(Backend, Protocol):
     recur: Recur
 
     def recurrence_refusal(
-        self, kernel: Any, q: Any, k: Any, v: Any, *sums: Any, decay: Any = None
+        self, kernel: Any, q: Any, k: Any, v: Any, /, *sums: Any, decay: Any = None
     ) -> str | None:
         """Say why it cannot take new tokens (batch, heads, T, ...) into sums; None if it can."""
         ...

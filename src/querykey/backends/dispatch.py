@@ -7,10 +7,9 @@ print(explain(q, k, v, mask=Causal()))             # what auto takes, and why no
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from querykey.attention import (
     FULL,
@@ -23,15 +22,46 @@ from querykey.attention import (
     Softmax,
     library,
 )
-from querykey.backends.backend import Backend, BackendError, Request
+from querykey.backends.backend import Backend, BackendError, RecurrentBackend, Request
 from querykey.words import suggest
+
+
+def _sdpa() -> Backend:
+    from querykey.backends import sdpa
+
+    return sdpa
+
+
+def _flex() -> Backend:
+    from querykey.backends import flex
+
+    return flex
+
+
+def _triton() -> RecurrentBackend:
+    from querykey.backends import triton
+
+    return triton
+
+
+def _chunked() -> RecurrentBackend:
+    from querykey.backends import chunked
+
+    return chunked
+
+
+def _reference() -> Backend:
+    from querykey.backends import reference
+
+    return reference
 
 
 @dataclass(frozen=True)
 class Entry:
     """What is known of a backend before it is loaded: NumPy callers never load torch."""
 
-    module: str
+    # An import statement in a function, since torch.compile traces no other late import.
+    load: Callable[[], Backend]
     library: str | None = None  # whose arrays it takes; None: those of every library
     device: str | None = None  # where auto considers it; None: everywhere
     settled: bool = False  # whether it serves all calls alike, so that one may be asked for many
@@ -39,11 +69,11 @@ class Entry:
 
 # In the order in which auto asks them.
 ENTRIES = {
-    "sdpa": Entry("querykey.backends.sdpa", "torch"),
-    "flex": Entry("querykey.backends.flex", "torch", "cuda"),
-    "triton": Entry("querykey.backends.triton", "torch", "cuda", settled=True),
-    "chunked": Entry("querykey.backends.chunked", "torch"),
-    "reference": Entry("querykey.backends.reference"),
+    "sdpa": Entry(_sdpa, "torch"),
+    "flex": Entry(_flex, "torch", "cuda"),
+    "triton": Entry(_triton, "torch", "cuda", settled=True),
+    "chunked": Entry(_chunked, "torch"),
+    "reference": Entry(_reference),
 }
 NAMES = tuple(ENTRIES)
 SETTLED = 1024  # calls that are remembered at most
@@ -135,8 +165,7 @@ def explain(
 
 def load(name: str) -> Backend:
     """Return the module of a backend, imported when it is first asked for."""
-    module = ENTRIES[name].module
-    return cast(Backend, sys.modules.get(module) or import_module(module))
+    return ENTRIES[name].load()
 
 
 def considered(name: str, q: Array) -> bool:

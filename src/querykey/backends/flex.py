@@ -24,6 +24,7 @@ from querykey.attention import (
     Bias,
     Call,
     Mask,
+    Mechanism,
     Softmax,
 )
 from querykey.backends.backend import Request
@@ -31,7 +32,7 @@ from querykey.backends.operators import no_forward_mode, recompiling_up_to, vers
 from querykey.backends.pairs import looked_at
 from querykey.backends.sdpa import four_axes
 
-computes = Softmax
+computes: type[Mechanism] = Softmax
 beaten = "it serves, but pays on a GPU and with masks that leave blocks out; ask for it by name"
 KEPT = 16  # block masks kept for reuse
 RULES = 256  # kinds of rules compiled at most

@@ -17,6 +17,7 @@ from querykey.attention import (
     FULL,
     Bias,
     Causal,
+    Mechanism,
     Softmax,
 )
 from querykey.backends.backend import Request
@@ -31,7 +32,7 @@ from querykey.backends.pairs import (
     visible,
 )
 
-computes = Softmax
+computes: type[Mechanism] = Softmax
 beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 

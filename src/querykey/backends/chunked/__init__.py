@@ -6,13 +6,14 @@ import torch
 
 from querykey.attention import (
     Kernel,
+    Mechanism,
     real_keys,
 )
 from querykey.backends.backend import Request
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
 
-computes = Kernel
+computes: type[Mechanism] = Kernel
 beaten = "it serves, but {taken} is faster here; ask for it by name"
 LONG = 256  # new tokens from which chunks are quicker than the equation
 

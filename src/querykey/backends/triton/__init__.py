@@ -31,7 +31,7 @@ HAS_TRITON = find_spec("triton") is not None
 MOST_HEADS = 65535  # programs along the second axis of a GPU's grid
 DECODED = (torch.bfloat16, torch.float16, torch.float32)  # dtypes of single tokens
 LONG = 256  # new tokens from which the kernels are quicker than the equation, if not one alone
-computes = Kernel
+computes: type[Mechanism] = Kernel
 beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
