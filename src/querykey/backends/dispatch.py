@@ -7,6 +7,7 @@ print(explain(q, k, v, mask=Causal()))             # what auto takes, and why no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
