@@ -1,9 +1,10 @@
 """Which names and options are public: each works, none is overwritten, and a change is recorded."""
 
+import ast
 import os
 
 import pytest
-from tests.house.source import ROOT, python
+from tests.house.source import ROOT, SOURCE, python
 
 import querykey
 
@@ -106,3 +107,12 @@ def test_command_line_options_are_as_recorded():
         lines.append(" ".join(["qk", verb, *words]) + "\n")
     now = "".join(lines)
     assert now == snapshot("command_line.txt", now)
+
+
+def test_type_checkers_see_the_same_names():
+    """The imports that only type checkers read name what is loaded on first use, from there."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: node.module for node in imports for alias in node.names}
+    assert seen == {name: f"querykey.{home}" for name, home in querykey._HOME.items()}

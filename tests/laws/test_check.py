@@ -310,6 +310,8 @@ def test_the_report_as_json_has_the_documented_fields():
         } <= set(finding)  # fmt: skip
         assert finding["verdict"] in VERDICTS
     assert Report.from_json(made).as_json() == report.as_json()
+    newer = made | {"new": 1, "laws": [finding | {"newer": 2} for finding in made["laws"]]}
+    assert Report.from_json(newer).as_json() == report.as_json()
 
 
 def test_a_checkout_that_was_not_installed_is_used_all_the_same(monkeypatch):

@@ -6,7 +6,7 @@ import io
 import math
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import Any
 
@@ -37,6 +37,12 @@ class Finding:
     setting: dict[str, Any] = field(default_factory=dict)
     repro: str | None = None
     note: str = ""
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Finding:
+        """Return the finding that `as_json` wrote, without fields that this version lacks."""
+        known = {f.name for f in fields(Finding)}
+        return Finding(**{name: value for name, value in values.items() if name in known})
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; a number that is not finite becomes null, and the note says so."""
@@ -118,10 +124,14 @@ class Report:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Report:
-        """Return the report that `as_json` wrote; a SchemaError refuses another version's."""
+        """Return the report that `as_json` wrote; a SchemaError refuses another version's.
+
+        Fields that this version does not know are passed over: the same schema may gain some.
+        """
         check_schema(values)
-        fields = {k: v for k, v in values.items() if k not in ("schema", "laws")}
-        return Report(laws=[Finding(**finding) for finding in values["laws"]], **fields)
+        known = {f.name for f in fields(Report)} - {"laws"}
+        laws = [Finding.from_json(finding) for finding in values["laws"]]
+        return Report(laws=laws, **{k: v for k, v in values.items() if k in known})
 
     def __str__(self) -> str:
         from rich.console import Console

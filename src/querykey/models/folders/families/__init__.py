@@ -1,4 +1,4 @@
-"""The families of Hugging Face folders that we read and write, one file and one table each."""
+"""The families of Hugging Face folders that we read and write, each with its table of names."""
 
 from querykey.models.folders.families.bert import BERT, ROBERTA
 from querykey.models.folders.families.family import Family
