@@ -193,7 +193,12 @@ def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -
         return None
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
-    return *tensors, mechanism, mask, backend, autocast
+    key = (*tensors, mechanism, mask, backend, autocast)
+    try:
+        hash(key)
+    except TypeError:  # a mechanism or a feature map of one's own need not have a hash
+        return None
+    return key
 
 
 def _pick(request: Request[Any]) -> str:
