@@ -46,7 +46,7 @@ class ProgressLine:
             words += f"  {self.flops / self.seconds / self.peak:.0%} of peak"
         if self.terminal:
             self._draw(progress.step, words)
-        elif time.perf_counter() - self.shown > PLAIN_EVERY or progress.step == self.steps:
+        elif time.perf_counter() - self.shown > PLAIN_EVERY:
             print(f"step {progress.step}/{self.steps}  {words}", file=sys.stderr, flush=True)
             self.shown = time.perf_counter()
 
