@@ -16,7 +16,7 @@ from querykey.costs import CostError, cost
 from querykey.show import number
 from querykey.train.loop import Progress, Trainer
 
-PLAIN_EVERY = 10.0  # seconds between two lines where there is no terminal to draw on
+PLAIN_EVERY = 30.0  # seconds between two lines where there is no terminal to draw on
 
 
 class ProgressLine:
