@@ -202,23 +202,30 @@ def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -
 
 
 def _pick(request: Request[Any]) -> str:
-    return next(name for name in NAMES if _serves(name, request) and not _yields(name, request))
+    """Return the first backend that serves the call and does not defer to another that does."""
+    for name in NAMES:
+        if considered(name, request.q):
+            backend = load(name)
+            if _unserved(backend, request) is None:
+                better = backend.defers_to(request)
+                if better is None or not _serves(better, request):
+                    return name
+    raise BackendError("no backend serves this call")
 
 
 def _serves(name: str, request: Request[Any]) -> bool:
-    return considered(name, request.q) and _refusal(name, request) is None
-
-
-def _yields(name: str, request: Request[Any]) -> bool:
-    better = load(name).defers_to(request)
-    return better is not None and _serves(better, request)
+    return considered(name, request.q) and _unserved(load(name), request) is None
 
 
 def _refusal(name: str, request: Request[Any]) -> str | None:
     """Why a backend cannot serve the call; None if it can."""
     if ENTRIES[name].library not in (None, library(request.q)):
         return f"it takes {ENTRIES[name].library} tensors, and q is of {library(request.q)}"
-    backend = load(name)
+    return _unserved(load(name), request)
+
+
+def _unserved(backend: Backend, request: Request[Any]) -> str | None:
+    """Why a backend cannot serve a call of arrays that it takes; None if it can."""
     if not isinstance(request.mechanism, backend.computes):
         kind = backend.computes.__name__.lower()
         return f"it computes {kind} attention, not {type(request.mechanism).__name__}"
