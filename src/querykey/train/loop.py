@@ -73,7 +73,8 @@ class Trainer:
         self.config, self.objective, self.data = config, objective, data
         self.folder, self.ranks, self.device = folder, ranks, device
         self.dtype = DTYPES[config.loop.precision]
-        self.model = model.to(device, self.dtype)
+        # A target is built in evaluation mode, where dropout is off.
+        self.model = model.to(device, self.dtype).train()
         self.learner = spread(Learner(self.model, objective), ranks, config.loop.shard)
         self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
         self.optimizer = make_optimizer(self.model, config.optimizer)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from querykey.train.config import TrainConfig
+from querykey.train.fitting import rehearse
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Progress, Result, Trainer
 from querykey.train.order import chance_restored, set_chance
@@ -42,4 +43,5 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
     set_chance(config.loop.seed, "weights")
     model = make_model(config.model, config.objective.name, data.facts)
     objective = kind.make(config.objective, data.facts, model)
+    rehearse(model, objective, data, config)
     return Trainer(config, model, objective, data, folder, ranks, device)

@@ -11,7 +11,7 @@ import numpy as np
 
 from querykey.errors import QuerykeyError
 
-# In this order they follow the tokens of the text: those that an objective asks for.
+# In this order they follow the tokens of the text: those that the data or the objective ask for.
 SPECIAL = ("mask", "begin", "separate", "end")
 
 

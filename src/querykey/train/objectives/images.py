@@ -37,8 +37,7 @@ class ImageClass:
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the classes."""
-        scores = scores_of(model(batch.tensors["images"]))
-        return cross_entropy_sum(scores, batch.tensors["labels"])
+        return cross_entropy_sum(model(batch.tensors["images"]), batch.tensors["labels"])
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,14 @@ class Reconstruction:
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed squared error of the judged features."""
-        guess = scores_of(model(batch.tensors["seen"]))
+        wanted = batch.tensors["wanted"]
+        guess = scores_of(model(batch.tensors["seen"]), wanted.shape[:-1])
+        if guess.shape != wanted.shape:  # a smaller guess would be repeated, and judged
+            raise ValueError(
+                f"the model returned {tuple(guess.shape)} for vectors of {tuple(wanted.shape)}"
+            )
         wide = torch.promote_types(guess.dtype, torch.float32)
-        error = (guess - batch.tensors["wanted"]).to(wide).square()
+        error = (guess - wanted).to(wide).square()
         return {"loss": (error * batch.tensors["judged"]).sum()}
 
 

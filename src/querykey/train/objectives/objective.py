@@ -85,12 +85,12 @@ def padding(examples: Sequence[Example], name: str, called: str = "real") -> dic
     return {called: torch.arange(longest) < lengths[:, None]}
 
 
-def cross_entropy_sum(scores: Tensor, labels: Tensor) -> Sums:
-    """Return the summed cross entropy of scores (..., classes), and how often the best is right.
+def cross_entropy_sum(output: Any, labels: Tensor) -> Sums:
+    """Return the summed cross entropy of a model's scores, and how often the best score is right.
 
     In float32 at least; labels of IGNORED are not judged.
     """
-    scores, labels = scores.flatten(0, -2), labels.flatten()
+    scores, labels = scores_of(output, labels.shape).flatten(0, -2), labels.flatten()
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     loss = nn.functional.cross_entropy(wide, labels, ignore_index=IGNORED, reduction="sum")
     correct = (scores.argmax(-1) == labels).sum()
@@ -102,17 +102,22 @@ def terms_in(labels: Tensor) -> int:
     return int((labels != IGNORED).sum())
 
 
-def scores_of(output: Any) -> Tensor:
-    """Return the scores in whatever a model returns: a tensor, a tuple, or an object of logits."""
-    if isinstance(output, Tensor):
-        return output
+def scores_of(output: Any, shape: torch.Size) -> Tensor:
+    """Return the scores (*shape, any) in what a model returns: a tensor, a tuple, or logits.
+
+    Of a tuple it is the first tensor whose shape fits. Scores of another shape are refused, for
+    they would be compared with the labels of other tokens.
+    """
     logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(output, tuple | list):
-        tensors = [part for part in output if isinstance(part, Tensor) and part.ndim >= 2]
-        if tensors:
-            return max(tensors, key=lambda tensor: tensor.ndim)
+    parts = output if isinstance(output, tuple | list) and logits is None else (logits, output)
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    for tensor in tensors:
+        if tensor.ndim > 1 and tensor.shape[:-1] == shape:
+            return tensor
+    if tensors:
+        sizes = ", ".join(map(str, shape))
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"the model returned {shapes}, where scores are ({sizes}, any number)")
     raise TypeError(
         f"the model returned a {type(output).__name__} without scores; a model that is trained "
         f"returns a tensor, a tuple with one, or an object with `logits`"

@@ -45,8 +45,7 @@ class NextToken:
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the next tokens."""
-        scores = scores_of(model(batch.tensors["ids"]))
-        return cross_entropy_sum(scores, batch.tensors["labels"])
+        return cross_entropy_sum(model(batch.tensors["ids"]), batch.tensors["labels"])
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,8 @@ class HiddenTokens:
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the hidden tokens."""
-        scores = scores_of(model(batch.tensors["ids"], batch.tensors.get("real")))
-        return cross_entropy_sum(scores, batch.tensors["labels"])
+        output = model(batch.tensors["ids"], batch.tensors.get("real"))
+        return cross_entropy_sum(output, batch.tensors["labels"])
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,8 @@ class TextClass:
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the classes."""
         more = {"types": batch.tensors["types"]} if "types" in batch.tensors else {}
-        scores = scores_of(model(batch.tensors["ids"], batch.tensors.get("real"), **more))
-        return cross_entropy_sum(scores, batch.tensors["labels"])
+        output = model(batch.tensors["ids"], batch.tensors.get("real"), **more)
+        return cross_entropy_sum(output, batch.tensors["labels"])
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class Translation:
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the target tokens, and how many rows are all right."""
         source, target, labels = (batch.tensors[name] for name in ("source", "target", "labels"))
-        scores = scores_of(model(source, target, batch.tensors.get("source_real")))
+        scores = scores_of(model(source, target, batch.tensors.get("source_real")), labels.shape)
         sums = cross_entropy_sum(scores, labels)
         right = (scores.argmax(-1) == labels) | (labels == IGNORED)
         return sums | {"rows": right.all(-1).sum()}

@@ -1,0 +1,91 @@
+"""Whether the data, the objective and the model of a config fit each other, before the first step.
+
+What does not fit is said in one sentence here, and not by an exception out of the model later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from querykey.train.config import ConfigError, TrainConfig
+from querykey.train.data.source import Data, Facts
+from querykey.train.objectives.objective import IGNORED, Batch, Objective, scores_of
+from querykey.train.objectives.text import NextToken
+from querykey.train.order import sample_generator
+from querykey.words import last_line
+
+ID_TENSORS = ("ids", "source", "target")  # the tensors of a batch that hold token ids
+
+
+@torch.no_grad()
+def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainConfig) -> None:
+    """Run the objective on two samples, and raise a ConfigError where the model cannot do it.
+
+    A second pass has the largest token id and the last class, so that a vocabulary that is too
+    small does not wait for a rare token to be noticed. The model is left as it was.
+    """
+    seed, count = config.loop.seed, min(2, len(data.train))
+    examples = [
+        objective.example(data.train.sample(i), sample_generator(seed, "rehearsal", i))
+        for i in range(count)
+    ]
+    weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    batch = objective.batch(examples).to(weight.device, weight.dtype)
+    trio = (
+        f"the model `{config.model.name}` cannot be trained with the objective "
+        f"`{config.objective.name}` on the data `{config.data.name}` ({described(data.facts)})"
+    )
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        _attempt(model, objective, batch, trio)
+        extreme = with_largest_ids(batch, data.facts)
+        _attempt(model, objective, extreme, f"{trio}, its last token or class above all")
+        if isinstance(objective, NextToken) and sees_later_tokens(model, batch.tensors["ids"]):
+            raise ConfigError(
+                f"{trio}: its scores move when only later tokens change, so it sees the tokens "
+                f"that it is to predict; take a causal model, or the objective `masked`"
+            )
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _attempt(model: nn.Module, objective: Objective, batch: Batch, beginning: str) -> None:
+    try:
+        objective.sums(model, batch)
+    except Exception as error:  # whatever a model may raise
+        raise ConfigError(f"{beginning}: {last_line(error, 300)}") from error
+
+
+def described(facts: Facts) -> str:
+    """Say in a few words what the data ask of a model."""
+    words = f"{facts.vocabulary} tokens, rows of {facts.length}" * bool(facts.vocabulary)
+    words = words or f"{facts.features} features"
+    return words + f", {facts.classes} classes" * bool(facts.classes)
+
+
+def with_largest_ids(batch: Batch, facts: Facts) -> Batch:
+    """Return the batch with the largest token id and the last class that the data may have."""
+    tensors = dict(batch.tensors)
+    for name in ID_TENSORS:
+        if name in tensors:
+            tensors[name] = tensors[name].clone()
+            tensors[name][:, 0] = facts.vocabulary - 1
+    labels = tensors.get("labels")
+    if labels is not None:
+        largest = facts.vocabulary if labels.ndim == 2 else facts.classes
+        tensors["labels"] = torch.where(labels == IGNORED, labels, largest - 1)
+    return replace(batch, tensors=tensors)
+
+
+def sees_later_tokens(model: nn.Module, ids: Tensor) -> bool:
+    """Whether the scores of the first half of the tokens change when only the second half does."""
+    half = (ids.shape[1] + 1) // 2
+    changed = torch.where(torch.arange(ids.shape[1], device=ids.device) < half, ids, ids == 0)
+    before, after = (scores_of(model(x), ids.shape)[:, :half] for x in (ids, changed))
+    rounding = 100 * torch.finfo(before.dtype).eps * before.abs().max()
+    return bool((after - before).abs().max() > rounding)
