@@ -1,5 +1,8 @@
 """Configurations: TOML and flags in, one sentence where something is wrong."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from querykey.cli import run as qk
@@ -64,7 +67,7 @@ def test_every_field_is_a_flag():
         ),
         ("[data]\nname = 'text'\npath = 'none.txt'", "there is no text at `none.txt`"),
         (
-            "[data]\nname = 'mnist'",
+            "[data]\nname = 'mnist'\n[objective]\nname = 'images'",
             "data.path names the folder with train-images-idx3-ubyte; or set",
         ),
     ],
@@ -80,12 +83,59 @@ def test_a_bad_config_is_one_sentence(tmp_path, monkeypatch, capsys, text, sente
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("folder", ["file/run", "file"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, monkeypatch, capsys, folder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert qk(["train", "--data-name", "copy", "--folder", folder]) == 2
+    assert capsys.readouterr().err.startswith(f"qk: `{folder}` cannot be made: ")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsys, device):
+    monkeypatch.chdir(tmp_path)
+    assert qk(["train", "--data-name", "copy", "--device", device]) == 2
+    assert f"qk: loop.device: `{device}` cannot be used here: " in capsys.readouterr().err
+
+
+def test_the_log_is_json_even_where_a_number_is_not_finite(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write({"step": 1, "evaluation": {"loss": float("nan"), "correct": 0.5}})
+    line = json.loads(folder.log.read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 1, "evaluation": {"loss": None, "correct": 0.5}}
+
+
+def test_a_config_that_is_only_half_written_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    folder.begin(read_config(None, {"seed": "1"}))
+
+    def die(path, text):
+        Path(path).write_text(text[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("querykey.train.folder.write_file", die)
+    with pytest.raises(KeyboardInterrupt):
+        folder.begin(read_config(None, {"seed": "1"}))
+    assert read_config(tmp_path / "config.toml").loop.seed == 1
+
+
+def test_a_config_that_failed_does_not_take_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["train", "--data-name", "copy", "--width", "16", "--steps", "1", "--length"]
+    assert qk([*small, "2"]) == 2
+    assert "copying needs data.length of at least 3" in capsys.readouterr().err
+    assert qk([*small, "9"]) == 0
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.begin(read_config(None, {"seed": "1"}))
-    folder.begin(read_config(None, {"seed": "1", "steps": "9000"}))  # a longer run is the same run
+    another = read_config(None, {"seed": "2"})
+    folder.refuse_another_run(another)  # no step was done, so there is no run yet
+    folder.write({"step": 1})
+    folder.refuse_another_run(read_config(None, {"seed": "1", "steps": "9000"}))  # only longer
     with pytest.raises(ConfigError, match=r"holds a run with loop.seed = 1, and now it is 2; give"):
-        folder.begin(read_config(None, {"seed": "2"}))
+        folder.refuse_another_run(another)
 
 
 @pytest.mark.parametrize("name", RECIPES)

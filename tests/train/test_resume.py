@@ -81,6 +81,55 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert equal(weights(config), expected)
 
 
+def test_a_bad_later_checkpoint_does_not_cost_the_good_one(tmp_path):
+    config = small_config(tmp_path, keep=1, steps=10)
+    run(config)
+    checkpoints = Path(config.folder, "checkpoints")
+    (checkpoints / "step-00000099").mkdir()
+    with pytest.warns(UserWarning, match="has no readable manifest"):
+        run(small_config(tmp_path, keep=1, steps=12))
+    assert [path.name for path in checkpoints.iterdir()] == ["step-00000012"]
+
+
+def test_a_parameter_without_gradients_does_not_keep_a_run_from_going_on(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.table, self.out = nn.Embedding(64, 8), nn.Linear(8, 64)\n"
+        "        self.unused = nn.Linear(3, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.out(self.table(x))\n"
+    )
+    flags = {"model-name": f"{tmp_path / 'own.py'}:Own", "dropout": 0}
+    whole, parts = (small_config(tmp_path / name, **flags) for name in ("whole", "parts"))
+    run(whole)
+    run(parts, interrupt_at(3))
+    assert run(parts).finished
+    assert equal(weights(whole), weights(parts))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_let_a_run_save_and_stop(tmp_path, number):
+    def tell(progress):
+        if progress.step == 3:
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    assert not run(small_config(tmp_path), tell).finished
+    assert store.latest(Path(tmp_path, "run", "checkpoints")).step == 3
+    assert signal.getsignal(number) is before
+
+
+def test_a_text_that_has_changed_is_not_gone_on_with(tmp_path):
+    run(small_config(tmp_path, steps=5))
+    text = tmp_path / "text.txt"
+    text.write_text(text.read_text().replace("fox", "xof"))
+    with pytest.raises(TrainError, match=r"the data have changed since .*step-00000005` was saved"):
+        run(small_config(tmp_path, steps=6))
+
+
 def killed_at_random(folder: Path, times: int, seed: int) -> None:
     """Start a run again and again, and kill it after a random while, until it comes to its end."""
     chance, kills = random.Random(seed), 0
@@ -132,6 +181,33 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_module(tmp_path):
     broken.register_forward_hook(poison)
     with pytest.raises(TrainError) as error:
         trainer.run()
-    assert str(error.value).startswith("the loss is nan at step 2: `stack.blocks.1.mlp` is the")
+    assert str(error.value).startswith("the loss is nan at step 3: `stack.blocks.1.mlp` is the")
     assert "the last good checkpoint is" in str(error.value)
     assert store.latest(Path(config.folder, "checkpoints")).step == 2
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_lost(tmp_path):
+    from querykey.train.ranks import Ranks
+    from querykey.train.run import make_trainer
+
+    config = small_config(tmp_path, save_every=1)
+    trainer = make_trainer(config, Ranks())
+    weight = trainer.model.get_submodule("stack.blocks.1.mlp").get_parameter("up.weight")
+    weight.register_hook(lambda g: g * (float("inf") if trainer.step == 2 else 1))
+    message = "the gradient of `stack.blocks.1.mlp.up.weight` is not finite at step 3; the last"
+    with pytest.raises(TrainError, match=message):
+        trainer.run()
+    assert all(torch.isfinite(tensor).all() for tensor in weights(config).values())
+
+
+def test_the_module_is_named_where_the_model_is_compiled(tmp_path):
+    from querykey.train.ranks import Ranks
+    from querykey.train.run import make_trainer
+
+    trainer = make_trainer(small_config(tmp_path), Ranks())
+    trainer.run_learner = torch.compile(trainer.learner, backend="eager")
+    trainer.advance()
+    with torch.no_grad():  # finite weights, and an overflow on the way
+        trainer.model.get_submodule("stack.blocks.1.mlp").get_parameter("up.weight").fill_(3e38)
+    with pytest.raises(TrainError, match=r"at step 2: `stack.blocks.1.mlp\S*` is the first module"):
+        trainer.advance()

@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep: int = 2) -> None:
-    """Write a checkpoint of one step, then remove all but the newest `keep`.
+    """Write a checkpoint of one step, then remove all but this and the `keep - 1` before it.
 
     Every rank calls this with its tensors. A process that dies on the way leaves the older
     checkpoints as they were.
@@ -70,14 +70,22 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
         _wait()
         if _is_first():
             _finish(partial, final, step, record)
-            for old in _steps(folder)[keep:]:
-                shutil.rmtree(old, ignore_errors=True)
+            _remove_others(folder, final, keep)
     except (OSError, CheckpointException) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint of step {step} could not be written to `{folder}`: {_reason(error)}"
         ) from error
     _wait()
+
+
+def _remove_others(folder: Path, newest: Path, keep: int) -> None:
+    """Remove older checkpoints, and later ones: a run that came back before them found them bad."""
+    steps = _steps(folder)
+    kept = [path for path in steps if path.name <= newest.name][:keep]
+    for path in steps:
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _finish(partial: Path, final: Path, step: int, record: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from querykey.show import write_file
+from querykey.show import WriteError, write_file
 from querykey.train.config import ConfigError, TrainConfig, read_config
 
 # What may differ between the start of a run and its continuation.
@@ -38,22 +39,28 @@ class RunFolder:
         """The log, one JSON object a line."""
         return self.path / "log.jsonl"
 
-    def begin(self, config: TrainConfig) -> None:
-        """Write the config and the surroundings; a folder with another config is refused."""
+    def refuse_another_run(self, config: TrainConfig) -> None:
+        """Raise a ConfigError where the folder holds steps of a run with another config."""
         stored = self.path / "config.toml"
-        if stored.exists():
-            before = _flat(read_config(stored).as_dict())
-            now = _flat(config.as_dict())
-            changed = [name for name in now if name not in FREE and before[name] != now[name]]
-            if changed:
-                name = changed[0]
+        begun = self.log.exists() or any(self.checkpoints.glob("step-*"))
+        if not (begun and stored.exists()):
+            return
+        before, now = _flat(read_config(stored).as_dict()), _flat(config.as_dict())
+        for name in now:
+            if name not in FREE and before[name] != now[name]:
                 raise ConfigError(
                     f"`{self.path}` holds a run with {name} = {before[name]!r}, and now it is "
                     f"{now[name]!r}; give the new run another folder"
                 )
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_file(stored, as_toml(config.as_dict()))
-        write_file(self.path / "environment.json", json.dumps(surroundings(), indent=1) + "\n")
+
+    def begin(self, config: TrainConfig) -> None:
+        """Write the config and the surroundings."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WriteError(f"`{self.path}` cannot be made: {error.strerror}") from error
+        _replace(self.path / "config.toml", as_toml(config.as_dict()))
+        _replace(self.path / "environment.json", json.dumps(surroundings(), indent=1) + "\n")
 
     def cut_log(self, step: int) -> None:
         """Drop what the log says of steps from `step` on, which will be done again."""
@@ -66,14 +73,29 @@ class RunFolder:
                     kept.append(line)
             except (ValueError, KeyError):
                 continue  # a line that a dying process left unfinished
-        aside = self.log.with_suffix(".partial")
-        write_file(aside, "".join(f"{line}\n" for line in kept))
-        os.replace(aside, self.log)
+        _replace(self.log, "".join(f"{line}\n" for line in kept))
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append one line to the log."""
-        with self.log.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(entry) + "\n")
+        try:
+            with self.log.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(_finite(entry), allow_nan=False) + "\n")
+        except OSError as error:
+            raise WriteError(f"`{self.log}` cannot be written: {error.strerror}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a process which dies on the way leaves the old one as it was."""
+    aside = path.with_name(f"{path.name}.partial")
+    write_file(aside, text)
+    os.replace(aside, path)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of the log with null for every number that is not finite: JSON has none."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_toml(values: dict[str, Any]) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,12 +16,13 @@ from torch import Tensor, nn
 from querykey.errors import QuerykeyError
 from querykey.train import checkpoints
 from querykey.train.config import TrainConfig
-from querykey.train.data.source import Data
+from querykey.train.data.source import Data, fingerprint
 from querykey.train.evaluation import mean_sums
-from querykey.train.failures import first_bad_module
+from querykey.train.failures import bad_gradients, first_bad_module
 from querykey.train.folder import RunFolder
+from querykey.train.interruption import interruption
 from querykey.train.objectives.objective import Batch, Learner, Objective
-from querykey.train.optimizers import make_optimizer, rate_at, set_rate
+from querykey.train.optimizers import make_optimizer, rate_at, set_rate, start_optimizer
 from querykey.train.order import SampleOrder, chance_restored, sample_generator, set_chance
 from querykey.train.ranks import Ranks, apart, lost_rank, spread, whole
 from querykey.words import last_line
@@ -78,7 +77,9 @@ class Trainer:
         self.learner = spread(Learner(self.model, objective), ranks, config.loop.shard)
         self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
         self.optimizer = make_optimizer(self.model, config.optimizer)
+        start_optimizer(self.optimizer)
         self.order = SampleOrder(len(data.train), config.loop.seed)
+        self.fingerprint = fingerprint(data)
         self.step = 0  # steps done
         if config.loop.batch < ranks.world:
             raise TrainError(
@@ -125,9 +126,11 @@ class Trainer:
         batches = self.pieces(self.step)
         tokens = int(self.ranks.total(sum(batch.tokens for batch in batches), self.device))
         loss = self.gradients(batches)
-        norm = self.clipped()
-        if not torch.isfinite(loss):
+        norm = self.gradient_norm()
+        if not (loss.isfinite() and norm.isfinite()):
             self.explain_failure(batches, float(loss))
+        largest = self.config.optimizer.clip or float("inf")
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), largest, norm)
         rate = rate_at(self.step, self.config.loop.steps, self.config.optimizer)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
@@ -187,10 +190,10 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return self.run_learner(batch.tensors, batch.terms, batch.tokens)
 
-    def clipped(self) -> Tensor:
-        """Clip the gradient where the config says so; return its norm before that."""
-        largest = self.config.optimizer.clip or float("inf")
-        return whole(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of the whole gradient."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return whole(nn.utils.get_total_norm(gradients))
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -219,6 +222,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of this step."""
         record = {"step": self.step, "config": self.config.as_dict(), "ranks": self.ranks.world}
+        record |= {"data": self.fingerprint}
         keep = self.config.loop.keep
         checkpoints.save(self.folder.checkpoints, self.step, self.tensors(), record, keep)
 
@@ -227,7 +231,7 @@ class Trainer:
         self.ranks.wait()
         newest = checkpoints.latest(self.folder.checkpoints)
         if newest is not None:
-            start_optimizer(self.optimizer)
+            self._refuse_other_data(newest)
             checkpoints.load(newest, self.tensors())
             self.step = newest.step
         if self.ranks.first:
@@ -235,13 +239,25 @@ class Trainer:
         self.ranks.wait()
 
     def explain_failure(self, batches: list[Batch], loss: float) -> None:
-        """Raise the error that names the step and the first module whose output is not finite."""
-        culprit = first_bad_module(
-            self.model, [partial(self.sums_of, *p) for p in enumerate(batches)]
-        )
+        """Raise the error that names the step and what was the first not to be finite."""
+        step = self.step + 1  # the one that is under way, as the log counts
         newest = checkpoints.latest(self.folder.checkpoints)
         kept = f"the last good checkpoint is {newest.folder}" if newest else "nothing was saved yet"
-        raise TrainError(f"the loss is {loss} at step {self.step}: {culprit}; {kept}")
+        if math.isfinite(loss):
+            names = bad_gradients(self.model)
+            raise TrainError(f"the gradient of {names} is not finite at step {step}; {kept}")
+        self.run_learner = self.learner  # a compiled one does not tell what its modules return
+        passes = [partial(self.sums_of, *piece) for piece in enumerate(batches)]
+        culprit = first_bad_module(self.model, passes)
+        raise TrainError(f"the loss is {loss} at step {step}: {culprit}; {kept}")
+
+    def _refuse_other_data(self, checkpoint: checkpoints.Checkpoint) -> None:
+        before = checkpoint.record.get("data", self.fingerprint)
+        if before != self.fingerprint:
+            raise TrainError(
+                f"the data have changed since `{checkpoint.folder}` was saved, so this run cannot "
+                f"go on; put the old data back, or give a new run another folder"
+            )
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -253,39 +269,6 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
             held.add(id(tensor))
             tensors[name] = tensor.detach()
     return tensors
-
-
-def start_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer make its tensors, by a step that changes nothing."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-
-
-@contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event, so that the step ends and is saved; a second raises."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _due(step: int, every: int) -> bool:

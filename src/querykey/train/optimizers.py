@@ -41,3 +41,20 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every group of parameters the same learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def start_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer make its tensors, as they are before the first step, for every parameter.
+
+    A checkpoint then has the same tensors whether or not a parameter ever got a gradient.
+    """
+    set_rate(optimizer, 0.0)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()

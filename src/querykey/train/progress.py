@@ -26,7 +26,9 @@ class ProgressLine:
         self.steps = trainer.config.loop.steps
         self.terminal = trainer.ranks.first and sys.stderr is not None and sys.stderr.isatty()
         self.flops = step_flops(trainer) if self.terminal else 0.0
-        self.peak = matrix_rate(trainer.device, trainer.dtype) if self.flops else 0.0
+        half = trainer.config.loop.precision == "bfloat16"
+        dtype = torch.bfloat16 if half else trainer.dtype  # of the matrix products of a step
+        self.peak = matrix_rate(trainer.device, dtype) if self.flops else 0.0
         self.seconds, self.shown, self.bar, self.task = 0.0, time.perf_counter(), None, None
 
     def __enter__(self) -> ProgressLine:
@@ -54,7 +56,7 @@ class ProgressLine:
         if self.bar is None:
             self.bar = _new_bar()
             self.bar.start()
-            self.task = self.bar.add_task("step", total=self.steps, words="")
+            self.task = self.bar.add_task("step", total=self.steps, completed=step, words="")
         self.bar.update(self.task, completed=step, words=words)
 
 
@@ -82,19 +84,16 @@ class _LossAlone(nn.Module):
 
 
 def step_flops(trainer: Trainer) -> float:
-    """Return the FLOPs of this rank's share of the first step; 0 where they cannot be counted."""
+    """Return the FLOPs of the first step; 0 where they cannot be counted, or ranks share it."""
     if trainer.ranks.world > 1:
         return 0.0
+    batches = trainer.pieces(0)
     try:
-        reports = [
-            cost(_LossAlone(trainer.learner), batch.to(trainer.device, trainer.dtype).tensors)
-            for batch in trainer.pieces(0)[:1]
-        ]
+        tensors = batches[0].to(trainer.device, trainer.dtype).tensors
+        report = cost(_LossAlone(trainer.learner), tensors)
+        return len(batches) * float(report.flops.forward + report.flops.backward)
     except CostError:
         return 0.0
-    return trainer.config.loop.pieces * float(
-        sum(report.flops.forward + report.flops.backward for report in reports)
-    )
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024) -> float:

@@ -19,7 +19,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-PATIENCE = timedelta(seconds=40)  # how long the others wait for a rank that has died
+from querykey.train.config import ConfigError
+from querykey.words import last_line
+
+# How long ranks wait for one that is busy: the first one hashes and syncs whole checkpoints. A rank
+# that has died is noticed at once, by its closed connections or by torchrun.
+PATIENCE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,23 @@ def joined(device: torch.device) -> Iterator[Ranks]:
 def device_for(name: str) -> torch.device:
     """Return the device of this process: a GPU of its own where there are any, unless named."""
     if name != "auto":
-        return torch.device(name)
+        return _named_device(name)
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
+    return device
+
+
+def _named_device(name: str) -> torch.device:
+    """Return a device by name, or raise the ConfigError that says why it cannot be used."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"loop.device: `{name}` cannot be used here: {last_line(error, 120)}"
+        ) from error
     return device
 
 
@@ -80,7 +97,7 @@ def spread(learner: nn.Module, ranks: Ranks, shard: bool) -> nn.Module:
         return learner
     if not shard:
         return DistributedDataParallel(learner, broadcast_buffers=False)
-    for module in learner.modules():
+    for module in reversed(list(learner.modules())):  # lists within layers come first
         if isinstance(module, nn.ModuleList):
             for layer in module:
                 fully_shard(layer)

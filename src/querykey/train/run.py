@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from querykey.train.config import TrainConfig
+from querykey.train.data.source import DataError
 from querykey.train.fitting import rehearse
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Progress, Result, Trainer
@@ -36,10 +37,14 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
     """Return the run of a config, ready to go."""
     device, folder = device_for(config.loop.device), RunFolder(Path(config.folder))
     kind = objective_kind(config)
+    folder.refuse_another_run(config)
     if ranks.first:
         folder.begin(config)
     ranks.wait()
-    data = load_data(config, folder.path / "data")
+    try:
+        data = load_data(config, folder.path / "data")
+    except OSError as error:
+        raise DataError(f"`{error.filename}`: {error.strerror}") from error
     set_chance(config.loop.seed, "weights")
     model = make_model(config.model, config.objective.name, data.facts)
     objective = kind.make(config.objective, data.facts, model)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from querykey.errors import QuerykeyError
 from querykey.train.data.tokenizers import Tokenizer
@@ -74,3 +77,16 @@ class Drawn:
     def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
         """Draw the sample of a number."""
         return self.draw(index)
+
+
+def fingerprint(data: Data, samples: int = 64) -> str:
+    """Return a hash of how many samples there are, of the tokenizer, and of samples all over."""
+    digest = hashlib.sha256()
+    if data.facts.tokenizer is not None:
+        digest.update(data.facts.tokenizer.as_json().encode())
+    for source in (data.train, data.valid):
+        digest.update(f"{len(source)}".encode())
+        for index in np.linspace(0, len(source) - 1, min(samples, len(source))).astype(int):
+            for name, value in sorted(source.sample(int(index)).items()):
+                digest.update(name.encode() + np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

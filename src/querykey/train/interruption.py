@@ -1,0 +1,33 @@
+"""How a run is stopped from outside: by Ctrl-C, or by a signal that asks it to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def interruption() -> Iterator[threading.Event]:
+    """Turn Ctrl-C and SIGTERM into an event, so that the step ends and is saved.
+
+    A second Ctrl-C raises. SIGTERM is what torchrun sends after a Ctrl-C, and what clusters send.
+    """
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if event.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
