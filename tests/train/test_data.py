@@ -177,7 +177,7 @@ def test_what_is_no_idx_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"is cut off: its header promises \(3, 2, 2\)"):
         read_idx(file)
     with pytest.raises(DataError, match=r"there is no folder `.*none` with train-images"):
-        data(tmp_path, "mnist", path=str(tmp_path / "none"))
+        data(tmp_path, "mnist", "images", path=str(tmp_path / "none"))
 
 
 def test_mnist_is_read_from_its_folder(tmp_path):
