@@ -21,6 +21,24 @@ def test_a_config_is_written_as_toml_and_read_again(tmp_path):
     assert (config.optimizer.betas, config.loop.compile) == ((0.8, 0.9), True)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("stdlb", "; did you mean the recipe `stdlib`?"),
+        ("none.toml", ""),
+        ("run", "run/config.toml"),
+    ],
+)
+def test_what_is_neither_a_file_nor_a_recipe_is_refused(tmp_path, monkeypatch, capsys, name, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("")
+    assert qk(["train", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"qk: `{name}` cannot be read: ")
+    assert hint in error
+
+
 def test_flags_win_over_the_file(tmp_path):
     (tmp_path / "a.toml").write_text("[loop]\nsteps = 7\nbatch = 3\n")
     config = read_config(tmp_path / "a.toml", {"steps": "9", "optimizer-rate": "1e-4"})
@@ -54,7 +72,15 @@ def test_every_field_is_a_flag():
             "[optimizer]\nrate = true",
             "`rate` in [optimizer] of `config.toml` is a number; got True",
         ),
-        ("[optimizer]\nrate = nan", "[optimizer] of `config.toml`: rate is at least 0; got nan"),
+        ("[optimizer]\nrate = nan", "`config.toml`: rate is a finite number, at least 0; got nan"),
+        ("[optimizer]\nclip = inf", "`config.toml`: clip is a finite number, at least 0; got inf"),
+        ("[objective]\nnoise = -1", "noise is a finite number, at least 0; got -1"),
+        ("[optimizer]\nmomentum = 1", "momentum is a share, from 0 to below 1; got 1"),
+        ("[optimizer]\nbetas = [0.9, 2]", "each of betas is a share, from 0 to below 1; got 2"),
+        ("[loop]\nsteps = inf", "`steps` in [loop] of `config.toml` is a whole number; got inf"),
+        (f"[optimizer]\nrate = 1{'0' * 400}", "`rate` in [optimizer] of `config.toml` is a number"),
+        (f"[loop]\nseed = {'9' * 5000}", "`config.toml` is no TOML: "),
+        (f"x = {'[' * 5000}", "`config.toml` is no TOML: "),
         ("[optimizer]\nname = 'adam'", "is one of adamw, sgd; did you mean `adamw`?; got 'adam'"),
         ("[optimizer]\nbetas = [0.9]", "`betas` in [optimizer] of `config.toml` is 2 numbers"),
         ("[model]\ndropout = 1", "[model] of `config.toml`: dropout is a share, from 0 to below 1"),
@@ -68,7 +94,7 @@ def test_every_field_is_a_flag():
         ("[data]\nname = 'text'\npath = 'none.txt'", "there is no text at `none.txt`"),
         (
             "[data]\nname = 'mnist'\n[objective]\nname = 'images'",
-            "data.path names the folder with train-images-idx3-ubyte; or set",
+            "data.path is empty: it names the folder with train-images-idx3-ubyte; or set",
         ),
     ],
 )

@@ -12,8 +12,10 @@ import pytest
 
 from querykey.train import read_config
 from querykey.train.data.images import read_idx
+from querykey.train.data.parallel import read_lines
 from querykey.train.data.sentences import entailed_pair, inverted_pair
 from querykey.train.data.source import DataError
+from querykey.train.data.text import pieces
 from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
 from querykey.train.order import SampleOrder, sample_generator
 from querykey.train.parts import DATA, load_data
@@ -119,11 +121,122 @@ def test_dates_are_the_ones_that_were_written(tmp_path):
     assert len(shapes) >= 8
 
 
-def test_training_and_validation_samples_of_a_task_differ(tmp_path):
-    loaded = data(tmp_path, "dates", "translation", samples=100)
-    train = {tuple(loaded.train.sample(i)["source"]) for i in range(100)}
-    valid = {tuple(loaded.valid.sample(i)["source"]) for i in range(len(loaded.valid))}
+@pytest.mark.parametrize(
+    ("name", "objective", "field", "fields"),
+    [
+        ("dates", "translation", "source", {"samples": 3000}),
+        ("copy", "causal", "tokens", {"samples": 3000, "length": 5}),  # 702 words there are
+        ("recall", "causal", "tokens", {"samples": 3000, "length": 6}),
+        ("inverted", "classes", "tokens", {"samples": 3000, "length": 128}),
+    ],
+)
+def test_no_validation_sample_of_a_task_is_trained_on(tmp_path, name, objective, field, fields):
+    loaded = data(tmp_path, name, objective, **fields)
+    train, valid = (
+        {tuple(split.sample(i)[field]) for i in range(len(split))}
+        for split in (loaded.train, loaded.valid)
+    )
+    assert len(valid) > 10
     assert not train & valid
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "length", "sentence"),
+    [
+        ("dates", "translation", 28, "data.length is at least 29 for dates; got 28"),
+        ("inverted", "classes", 64, "of a pair that is cut off the answer cannot be told; got 64"),
+        ("adjacent", "classes", 2, "data.length of a pair is at least 5"),
+        ("snippets", "classes", 1, "data.length of a snippet is at least 2"),
+    ],
+)
+def test_lengths_that_are_too_short_for_a_task_are_refused(
+    tmp_path, name, objective, length, sentence
+):
+    (tmp_path / "t.txt").write_text("This is a sentence, and not a short one. " * 100)
+    path = {"path": str(tmp_path / "t.txt")} if name == "adjacent" else {}
+    with pytest.raises(DataError) as error:
+        data(tmp_path, name, objective, length=length, **path).train.sample(0)
+    assert sentence in str(error.value)
+
+
+def test_sentences_from_elsewhere_are_neither_the_first_nor_the_next(tmp_path):
+    texts = [f"This is the sentence with number {i}." for i in range(110)]
+    (tmp_path / "t.txt").write_text(" ".join(texts))
+    loaded = data(tmp_path, "adjacent", "classes", path=str(tmp_path / "t.txt"), length=200)
+    decode, labels = loaded.facts.tokenizer.decode, Counter()
+    for split in (loaded.train, loaded.valid):
+        for index in range(len(split)):
+            sample = split.sample(index)
+            first, second = (
+                int(n) for n in re.findall(r"number (\d+)\.", decode(sample["tokens"]))
+            )
+            assert bool(sample["label"]) == (second == first + 1)
+            assert first != second
+            labels[sample["label"]] += 1
+    assert min(labels.values()) > 30
+
+
+def test_the_folder_of_a_run_is_no_part_of_its_text(tmp_path):
+    (tmp_path / "t.txt").write_text("all of the text there is. " * 40)
+    run = tmp_path / "runs" / "mine"
+    sections = {"data": {"name": "text", "path": str(tmp_path), "length": 9}}
+    sizes = []
+    for _ in range(2):
+        loaded = load_data(read_config(sections), run / "data")
+        (run / "log.jsonl").write_text("what the run has written " * 30)
+        sizes.append(len(loaded.train.tokens) + len(loaded.valid.tokens))
+    assert sizes == [26 * 40] * 2
+
+
+def test_a_text_of_one_line_is_read_in_parts(tmp_path):
+    (tmp_path / "t.txt").write_text("x" * 1000)
+    assert [len(part) for part in pieces([tmp_path / "t.txt"], letters=100)] == [200] * 5
+    (tmp_path / "t.txt").write_text("a line\n" * 100)
+    parts = list(pieces([tmp_path / "t.txt"], letters=100))
+    assert all(part.endswith("\n") for part in parts)
+    assert "".join(parts) == "a line\n" * 100
+
+
+def test_bpe_takes_bytes_that_are_no_text_and_no_vocabulary_below_its_bytes(tmp_path):
+    pytest.importorskip("tokenizers", reason="BPE is trained by the package tokenizers")
+    (tmp_path / "t.bin").write_bytes(bytes(range(256)) * 9)
+    path = str(tmp_path / "t.bin")
+    loaded = data(tmp_path, "text", path=path, tokenizer="bpe", vocabulary=300, length=9)
+    assert "abcd" in loaded.facts.tokenizer.decode(loaded.train.tokens)
+    with pytest.raises(TokenizerError, match=r"data.vocabulary is at least 256 .* got 255"):
+        make_tokenizer("bpe", ["abc"], 255)
+
+
+def test_lines_of_parallel_text_end_where_the_file_says(tmp_path):
+    (tmp_path / "train.de").write_bytes("ein\u2028Hund\r\neine\x0bKatze\r\n".encode())
+    assert read_lines(tmp_path, "train.de") == ["ein\u2028Hund", "eine\x0bKatze"]
+    (tmp_path / "train.en").write_text("a dog\na cat")
+    assert read_lines(tmp_path, "train.en") == ["a dog", "a cat"]
+    (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"ein Hund " * 50)[:12] + b"\xff" * 40)
+    with pytest.raises(DataError, match=r"val.de.gz` cannot be read"):
+        read_lines(tmp_path, "val.de")
+
+
+@pytest.mark.parametrize("empty", ["train", "val"])
+def test_a_split_without_samples_is_refused(tmp_path, empty):
+    for split, language in itertools.product(("train", "val"), ("de", "en")):
+        (tmp_path / f"{split}.{language}").write_text("" if split == empty else "a\nb\n")
+    purpose = {"train": "train", "val": "evaluate"}[empty]
+    with pytest.raises(DataError, match=f"`parallel` have no sample to {purpose} on"):
+        data(tmp_path, "parallel", "translation", path=str(tmp_path))
+
+
+def test_images_with_more_than_ten_classes_or_other_shapes(tmp_path):
+    for name in ("train", "t10k"):
+        write_idx(tmp_path / f"{name}-images-idx3-ubyte", np.zeros((3, 4, 4)), packed=False)
+        write_idx(tmp_path / f"{name}-labels-idx1-ubyte", np.array([1, 2, 46]), packed=False)
+    assert data(tmp_path, "mnist", "images", path=str(tmp_path)).facts.classes == 47
+    write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((3, 5, 4)), packed=False)
+    with pytest.raises(DataError, match="to train and to test with have different sizes"):
+        data(tmp_path, "mnist", "images", path=str(tmp_path))
+    write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((3, 16)), packed=False)
+    with pytest.raises(DataError, match=r"the train images are \(3, 16\) and their labels \(3,\)"):
+        data(tmp_path, "mnist", "images", path=str(tmp_path))
 
 
 def test_inverted_sentences_have_the_same_words_whether_right_or_wrong():

@@ -65,7 +65,8 @@ def place(tmp_path, monkeypatch):
 
 def words(objective: str, data: str, model: str) -> list[str]:
     names = ["--objective-name", objective, "--data-name", data, "--model-name", model]
-    sizes = "--samples 20 --length 40 --width 16 --heads 2 --layers 1 --patch 2 --steps 2"
+    length = 128 if data == "inverted" else 40
+    sizes = f"--samples 20 --length {length} --width 16 --heads 2 --layers 1 --patch 2 --steps 2"
     path = ["--path", "text.txt"] if data in ("text", "adjacent") else []
     return ["train", *names, *sizes.split(), *path]
 
@@ -125,8 +126,7 @@ def test_objectives_of_tokens_take_pairs_and_snippets_too(place):
     for number, (objective, model) in enumerate((("causal", "gpt"), ("masked", "bert"))):
         flags = words(objective, "inverted", model)[1:]
         pairs = dict(zip([flag[2:] for flag in flags[::2]], flags[1::2], strict=True))
-        pairs |= {"length": "128", "folder": f"run{number}"}
-        assert run(read_config(None, pairs)).finished
+        assert run(read_config(None, pairs | {"folder": f"run{number}"})).finished
 
 
 def test_scores_are_the_part_of_a_tuple_that_has_their_shape(place):

@@ -30,7 +30,7 @@ def config(tmp_path, objective, data, model, **loop):
     return read_config(
         {
             "folder": str(tmp_path / "run"),
-            "data": {"name": data, "length": 40, "path": "", "samples": 8},
+            "data": {"name": data, "length": 128 if data == "inverted" else 40, "samples": 8},
             "model": {"name": model, "width": 16, "heads": 2, "layers": 1, "patch": 2},
             "objective": {"name": objective},
             "optimizer": {"rate": 4e-3, "schedule": "constant"},

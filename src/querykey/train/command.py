@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from querykey.models import PRESETS
 from querykey.show import table
-from querykey.train.config import flag_names, read_config
+from querykey.train.config import ConfigError, flag_names, read_config
 from querykey.train.loop import Result
 from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.progress import ProgressLine
 from querykey.train.recipes import RECIPES
 from querykey.train.run import prepared
+from querykey.words import suggest
 
 
 def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
     """Train as a TOML file or a recipe says, with flags on top, and show how it goes."""
-    source = RECIPES[config].config if config in RECIPES else config
-    with prepared(read_config(source, flags)) as trainer, ProgressLine(trainer) as line:
+    with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
         return trainer.run(line.show)
+
+
+def _source(config: str | None) -> Any:
+    """Return a recipe's sections, or the name of a TOML file that is there; None: the defaults."""
+    if config is None or config in RECIPES:
+        return config and RECIPES[config].config
+    if Path(config).is_dir():
+        hint = f"it is a folder; the config of a run is `{Path(config, 'config.toml')}`"
+        raise ConfigError(f"`{config}` cannot be read: {hint}")
+    if not Path(config).exists():
+        near = suggest(config, RECIPES).replace("you mean", "you mean the recipe")
+        raise ConfigError(f"`{config}` cannot be read: there is no such file or recipe{near}")
+    return config
 
 
 def listing() -> list[Any]:

@@ -7,6 +7,7 @@ A flag names a field (`steps`), with its section where several have one of that 
 
 from __future__ import annotations
 
+import math
 import tomllib
 import types
 import typing
@@ -62,11 +63,12 @@ class ObjectiveConfig:
     """What the model is trained to do."""
 
     name: str = "causal"  # see `qk train --list`
-    share: float = 0.15  # of tokens, features or patches that are hidden, where some are
+    share: float = 0.15  # of tokens or features that are hidden; of patches the model decides
     noise: float = 0.5  # standard deviation of a denoising autoencoder's noise
 
     def __post_init__(self):
         _check(self, share, "share")
+        _check(self, _not_negative, "noise")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,9 @@ class OptimizerConfig:
     def __post_init__(self):
         _check(self, lambda name, value: whole(name, value, least=0), "warmup")
         _check(self, _not_negative, "rate", "decay", "clip")
+        _check(self, share, "momentum")
+        for beta in self.betas:
+            share("each of betas", beta)
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
         raise ConfigError(f"`{path}` is no TOML: {last_line(error)}") from error
 
 
@@ -240,7 +245,7 @@ def _scalar(value: Any, kind: type) -> Any:
         return None
     try:
         number = kind(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return None if kind is int and isinstance(value, float) else number
 
@@ -251,5 +256,5 @@ def _check(config: Any, rule: Any, *names: str) -> None:
 
 
 def _not_negative(name: str, value: float) -> None:
-    if not value >= 0:
-        raise ValueError(f"{name} is at least 0; got {value}")
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is a finite number, at least 0; got {value}")

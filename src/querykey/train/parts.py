@@ -153,7 +153,7 @@ DATA: dict[str, DataKind] = {
     ),
     "adjacent": DataKind(
         "pairs of sentences that are adjacent in a text or not",
-        lambda c, folder, special: load_adjacent(c.data, c.loop.seed, special),
+        lambda c, folder, special: load_adjacent(c.data, folder, c.loop.seed, special),
         **LABELLED,
     ),
     "inverted": DataKind("a sentence and its inversion, or another's", _grammar, **LABELLED),

@@ -15,8 +15,8 @@ def find_folder(path: str, name: str, wanted: str) -> Path:
     root = os.environ.get(VARIABLE, "")
     if not path and not root:
         raise DataError(
-            f"data.path names the folder with {wanted}; or set {VARIABLE} to a folder that has "
-            f"{name}/ in it"
+            f"data.path is empty: it names the folder with {wanted}; or set {VARIABLE} to a folder "
+            f"that has {name}/ in it"
         )
     folder = Path(path).expanduser() if path else Path(root).expanduser() / name
     if not folder.is_dir():

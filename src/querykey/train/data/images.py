@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,18 @@ def load_mnist(config: DataConfig) -> Data:
     for name in ("train", "t10k"):
         pixels = read_idx(_either(folder, f"{name}-images-idx3-ubyte"))
         labels = read_idx(_either(folder, f"{name}-labels-idx1-ubyte"))
-        if len(pixels) != len(labels):
-            raise DataError(f"`{folder}` has {len(pixels)} images and {len(labels)} labels")
+        if (pixels.ndim, labels.ndim) != (3, 1) or len(pixels) != len(labels):
+            raise DataError(
+                f"`{folder}`: the {name} images are {pixels.shape} and their labels "
+                f"{labels.shape}, where (count, height, width) and (count,) are wanted"
+            )
         splits.append(Images(pixels, labels, 255 * MEAN, 255 * STD))
+    if splits[0].pixels.shape[1:] != splits[1].pixels.shape[1:]:
+        raise DataError(f"`{folder}`: images to train and to test with have different sizes")
     height, width = splits[0].pixels.shape[1:]
-    facts = Facts(classes=10, image=(1, height, width), features=height * width)
+    # Letters in the same format have more classes (Cohen et al., 2017).
+    classes = max(10, *(int(split.labels.max(initial=0)) + 1 for split in splits))
+    facts = Facts(classes=classes, image=(1, height, width), features=height * width)
     return Data(splits[0], splits[1], facts)
 
 
@@ -73,7 +81,7 @@ def read_idx(file: Path) -> np.ndarray:
         content = file.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"`{file}` cannot be read: {error}") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise DataError(f"`{file}` is no idx file of bytes")

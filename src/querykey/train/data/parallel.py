@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ def read_lines(folder: Path, name: str) -> list[str]:
         raise DataError(f"`{folder}` lacks {name}, and {name}.gz")
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        return content.decode("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        lines = content.decode("utf-8").split("\n")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"`{file}` cannot be read: {error}") from error
+    # Not splitlines(): it cuts at characters such as U+2028 too, which one language may have alone.
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _pairs(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from querykey.train.config import DataConfig
-from querykey.train.data.source import Data, DataError, Drawn, Facts, Listed
+from querykey.train.data.source import Data, DataError, Drawn, Facts, Listed, drawn_apart
 from querykey.train.data.text import pieces, stdlib_files, text_files
 from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
 from querykey.train.order import sample_generator
@@ -102,6 +102,10 @@ def entailed_pair(generator: np.random.Generator) -> tuple[str, str, int]:
 
 def paired(tokenizer: Tokenizer, first: str, second: str, length: int) -> dict[str, Any]:
     """Return tokens of [begin] first [separate] second [separate], and which text each is of."""
+    if length < 5:
+        raise DataError(
+            f"data.length of a pair is at least 5, for its marks are 3 tokens; got {length}"
+        )
     begin, separate = tokenizer.special["begin"], tokenizer.special["separate"]
     a, b = tokenizer.encode(first), tokenizer.encode(second)
     while len(a) + len(b) > length - 3:
@@ -112,15 +116,24 @@ def paired(tokenizer: Tokenizer, first: str, second: str, length: int) -> dict[s
 
 
 def load_grammar(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
-    """Return pairs of the grammar: inverted sentences, or claims that follow."""
+    """Return pairs of the grammar: inverted sentences, or claims that follow.
+
+    A pair of one split is never in the other.
+    """
     make = {"inverted": inverted_pair, "entailed": entailed_pair}[config.name]
     some = [make(sample_generator(seed, "words", i)) for i in range(2000)]
     texts = [text for first, second, _ in some for text in (first, second)]
     tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+    longest = max(len(tokenizer.encode(a)) + len(tokenizer.encode(b)) for a, b, _ in some) + 3
+    if config.length < longest:
+        raise DataError(
+            f"data.length is at least {longest} for the data `{config.name}`: of a pair that is "
+            f"cut off the answer cannot be told; got {config.length}"
+        )
 
     def split(name: str, count: int) -> Drawn:
         def draw(index: int) -> dict[str, Any]:
-            first, second, label = make(sample_generator(seed, name, index))
+            first, second, label = drawn_apart(make, seed, name, index)
             return paired(tokenizer, first, second, config.length) | {"label": label}
 
         return Drawn(count, draw)
@@ -139,9 +152,9 @@ def sentences(files: list[Path]) -> Iterator[str]:
                 yield words
 
 
-def load_adjacent(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+def load_adjacent(config: DataConfig, folder: Path, seed: int, special: tuple[str, ...]) -> Data:
     """Return pairs of sentences that are adjacent in a text, or whose second is from elsewhere."""
-    texts = list(sentences(text_files(config)))
+    texts = list(sentences(text_files(config, folder.parent)))
     if len(texts) < 100:
         raise DataError(f"the text has {len(texts)} sentences, too few for pairs of them")
     tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
@@ -150,8 +163,9 @@ def load_adjacent(config: DataConfig, seed: int, special: tuple[str, ...]) -> Da
     def split(name: str, texts: list[str]) -> Drawn:
         def draw(index: int) -> dict[str, Any]:
             generator = sample_generator(seed, name, index)
-            label, other = int(generator.integers(2)), int(generator.integers(len(texts)))
-            second = texts[index + 1] if label else texts[other]
+            label = int(generator.integers(2))
+            away = 1 if label else int(generator.integers(2, len(texts)))  # neither itself nor next
+            second = texts[(index + away) % len(texts)]
             return paired(tokenizer, texts[index], second, config.length) | {"label": label}
 
         return Drawn(len(texts) - 1, draw)
@@ -189,6 +203,8 @@ def load_snippets(config: DataConfig, seed: int, special: tuple[str, ...]) -> Da
         config.vocabulary, special,
     )  # fmt: skip
     begin, room = tokenizer.special["begin"], config.length - 1
+    if room < 1:
+        raise DataError("data.length of a snippet is at least 2: a mark, and a token of code")
     splits: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for label, name in enumerate(PACKAGES):
         for number, file in enumerate(files[name]):

@@ -11,6 +11,7 @@ import numpy as np
 
 from querykey.errors import QuerykeyError
 from querykey.train.data.tokenizers import Tokenizer
+from querykey.train.order import sample_generator
 
 
 class DataError(QuerykeyError):
@@ -77,6 +78,32 @@ class Drawn:
     def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
         """Draw the sample of a number."""
         return self.draw(index)
+
+
+Draw = Callable[[np.random.Generator], Any]
+TRIES = 200
+
+
+def drawn_apart(draw: Draw, seed: int, split: str, index: int) -> Any:
+    """Return a sample of a split such that the other split never has the same one.
+
+    A hash of the sample says which split it belongs to, one in ten to `valid`; others are drawn
+    again. Where a task has so few samples that none belongs to the split, the last one is taken.
+    """
+    sample: Any = None
+    for attempt in range(TRIES):
+        sample = draw(sample_generator(seed, split, index, attempt))
+        digest = hashlib.blake2b(repr(_plain(sample)).encode(), digest_size=2).digest()
+        if (digest[0] % 10 == 0) == (split == "valid"):
+            break
+    return sample
+
+
+def _plain(sample: Any) -> Any:
+    """Return a sample as values whose text tells one from another."""
+    if isinstance(sample, dict):
+        return {name: _plain(value) for name, value in sample.items()}
+    return sample.tolist() if isinstance(sample, np.ndarray) else sample
 
 
 def fingerprint(data: Data, samples: int = 64) -> str:

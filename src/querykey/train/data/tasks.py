@@ -1,28 +1,24 @@
 """Generated tasks with known answers: copying, associative recall, dates in many formats.
 
 Sample `index` is drawn from random numbers that belong to it, so that a task of any size needs no
-memory, and training and validation samples never mix.
+memory. A validation sample is never among the training samples.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from querykey.train.config import DataConfig
-from querykey.train.data.source import Data, DataError, Drawn, Facts
+from querykey.train.data.source import Data, DataError, Draw, Drawn, Facts, drawn_apart
 from querykey.train.data.tokenizers import make_tokenizer
-from querykey.train.order import sample_generator
-
-Draw = Callable[[np.random.Generator], dict[str, Any]]
 
 
 def _generated(config: DataConfig, seed: int, draw: Draw, facts: Facts) -> Data:
     def split(name: str, count: int) -> Drawn:
-        return Drawn(count, lambda index: draw(sample_generator(seed, config.name, name, index)))
+        return Drawn(count, lambda index: drawn_apart(draw, seed, name, index))
 
     valid = min(max(config.samples // 10, 1), 1000)
     return Data(split("train", config.samples), split("valid", valid), facts)
@@ -111,6 +107,9 @@ def load_dates(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
     last = datetime.date(2099, 12, 31).toordinal()
     alphabet = "".join(MONTHS + DAYS) + "".join(MONTHS).upper() + "0123456789 ,./-thndrsof"
     tokenizer = make_tokenizer("characters", [alphabet], 0, special)
+    longest = len("Wednesday, September 30, 2099")
+    if config.length < longest:
+        raise DataError(f"data.length is at least {longest} for dates; got {config.length}")
 
     def draw(generator: np.random.Generator) -> dict[str, Any]:
         date = datetime.date.fromordinal(int(generator.integers(first, last + 1)))

@@ -44,7 +44,7 @@ class Windows:
 
 def load_text(config: DataConfig, folder: Path, seed: int, special: tuple[str, ...]) -> Data:
     """Return the windows of a text; its tokens are kept in `folder`."""
-    files = text_files(config)
+    files = text_files(config, folder.parent)
     tokenizer = make_tokenizer(config.tokenizer, pieces(files), config.vocabulary, special)
     tokens = token_file(files, tokenizer, folder / "tokens.bin")
     split = int(len(tokens) * (1 - VALID))
@@ -58,12 +58,18 @@ def load_text(config: DataConfig, folder: Path, seed: int, special: tuple[str, .
     return Data(train, Windows(tokens[split:], config.length), facts)
 
 
-def text_files(config: DataConfig) -> list[Path]:
-    """Return the files of a text: those named, those of a folder, or Python's own library."""
+def text_files(config: DataConfig, run: Path) -> list[Path]:
+    """Return the files of a text: the one named, those of a folder, or Python's own library.
+
+    What the run itself writes is left out, where its folder lies below that of the text.
+    """
     if config.name == "stdlib" and not config.path:
         return stdlib_files()
     path = Path(config.path).expanduser() if config.path else find_folder("", "text", "a text")
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        files = [file for file in inside if run.resolve() not in file.resolve().parents]
     if not files or not files[0].exists():
         raise DataError(f"there is no text at `{path}`")
     return files
@@ -98,11 +104,14 @@ def token_file(files: list[Path], tokenizer: Tokenizer, path: Path) -> np.ndarra
 
 
 def pieces(files: list[Path], letters: int = 1 << 24) -> Iterator[str]:
-    """Yield the text of files in parts that fit in memory; a part ends with a line where it can."""
+    """Yield the text of files in parts that fit in memory; a part ends with a line where it can.
+
+    Where a file has no lines, a part has at most twice as many letters.
+    """
     for file in files:
         try:
             with file.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
                 while part := stream.read(letters):
-                    yield part + (stream.readline() if len(part) == letters else "")
+                    yield part + (stream.readline(letters) if len(part) == letters else "")
         except OSError as error:
             raise DataError(f"`{file}` cannot be read: {error.strerror}") from error

@@ -136,7 +136,7 @@ class BPETokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text."""
-        return np.asarray(self.inner.encode(text).ids, dtype=np.int64)
+        return np.asarray(self.inner.encode(_valid(text)).ids, dtype=np.int64)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -160,6 +160,12 @@ def make_tokenizer(
         for text in texts:
             letters.update(text)
         return CharacterTokenizer("".join(sorted(letters)), special)
+    alphabet = 256  # every byte is a token, before any pair is
+    if vocabulary < alphabet:
+        raise TokenizerError(
+            f"data.vocabulary is at least {alphabet} for the tokenizer `bpe`, for every byte is a "
+            f"token of its own; got {vocabulary}"
+        )
     tokenizers = _tokenizers()
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -169,8 +175,13 @@ def make_tokenizer(
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train_from_iterator(texts, trainer)
+    inner.train_from_iterator(map(_valid, texts), trainer)
     return BPETokenizer(inner, special)
+
+
+def _valid(text: str) -> str:
+    """Return the text with U+FFFD for bytes that are no UTF-8: `tokenizers` takes no others."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def load_tokenizer(text: str) -> Tokenizer:
