@@ -81,4 +81,4 @@ def test_the_others_end_when_a_rank_dies(tmp_path):
     processes[1].communicate()
     errors = processes[0].communicate(timeout=60)[1].decode()
     assert processes[0].returncode != 0
-    assert "TrainError: rank 0 lost another rank at step " in errors
+    assert "TrainError: rank 0 lost another rank after step " in errors

@@ -23,8 +23,8 @@ from querykey.train.folder import RunFolder
 from querykey.train.interruption import interruption
 from querykey.train.objectives.objective import Batch, Learner, Objective
 from querykey.train.optimizers import make_optimizer, rate_at, set_rate, start_optimizer
-from querykey.train.order import SampleOrder, chance_restored, sample_generator, set_chance
-from querykey.train.ranks import Ranks, apart, lost_rank, spread, whole
+from querykey.train.order import SampleOrder, generators_restored, sample_generator, seed_generators
+from querykey.train.ranks import Ranks, lost_rank, spread, whole, without_exchange
 from querykey.words import last_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
@@ -95,13 +95,13 @@ class Trainer:
             if not lost_rank(error, self.ranks):
                 raise
             raise TrainError(
-                f"rank {self.ranks.rank} lost another rank at step {self.step}: "
+                f"rank {self.ranks.rank} lost another rank after step {self.step}: "
                 f"{last_line(error, 120)}; the same command goes on from the last checkpoint"
             ) from error
 
     def _run(self, tell: Callable[[Progress], None]) -> Result:
         loop = self.config.loop
-        with chance_restored(), interruption() as interrupted:
+        with generators_restored(), interruption() as interrupted:
             self.resume()
             evaluation: dict[str, float] = {}
             while self.step < loop.steps:
@@ -171,7 +171,7 @@ class Trainer:
         terms = self.ranks.total(sum(batch.terms for batch in batches), self.device)
         mean = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece, batch in enumerate(batches):
-            with apart(self.learner, last=piece == len(batches) - 1):
+            with without_exchange(self.learner, last=piece == len(batches) - 1):
                 share = self.sums_of(piece, batch)["loss"] / max(terms, 1)
                 # Ranks' gradients are averaged, and here their sum is wanted.
                 (share * self.ranks.world).backward()
@@ -179,8 +179,8 @@ class Trainer:
         return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
 
     def sums_of(self, piece: int, batch: Batch) -> dict[str, Tensor]:
-        """Return the sums over one piece of this step, with the random numbers of its own."""
-        set_chance(self.config.loop.seed, "step", self.step, piece, self.ranks.rank)
+        """Return the sums over one piece of this step, with dropout seeded for that piece."""
+        seed_generators(self.config.loop.seed, "step", self.step, piece, self.ranks.rank)
         return self.sums(batch)
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:

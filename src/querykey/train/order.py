@@ -36,12 +36,12 @@ def _shuffled(samples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def sample_generator(seed: int, *place: int | str) -> np.random.Generator:
-    """Return the random numbers of one place: the same for the same seed and place, ever after."""
+    """Return the generator of one place, such as a sample: it follows from seed and place alone."""
     return np.random.default_rng(_key(seed, *place))
 
 
-def set_chance(seed: int, *place: int | str) -> None:
-    """Let torch's, NumPy's and Python's global random numbers begin at a point fixed by the place.
+def seed_generators(seed: int, *place: int | str) -> None:
+    """Seed the global generators of torch, NumPy and Python from the seed and a place, as a step.
 
     Dropout and models with random numbers of their own draw from these.
     """
@@ -54,8 +54,8 @@ def set_chance(seed: int, *place: int | str) -> None:
 
 
 @contextmanager
-def chance_restored() -> Iterator[None]:
-    """Put the caller's global random numbers back afterwards."""
+def generators_restored() -> Iterator[None]:
+    """Restore the state of the caller's global random generators afterwards."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:

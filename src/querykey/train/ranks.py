@@ -105,8 +105,8 @@ def spread(learner: nn.Module, ranks: Ranks, shard: bool) -> nn.Module:
     return learner
 
 
-def apart(module: Any, last: bool) -> AbstractContextManager[Any]:
-    """Keep gradients to this rank while pieces of a step are still to come."""
+def without_exchange(module: Any, last: bool) -> AbstractContextManager[Any]:
+    """Let ranks add up gradients alone, until the last piece of a step makes them exchange."""
     if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if hasattr(module, "set_requires_gradient_sync"):

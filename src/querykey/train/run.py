@@ -11,7 +11,7 @@ from querykey.train.data.source import DataError
 from querykey.train.fitting import rehearse
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Progress, Result, Trainer
-from querykey.train.order import chance_restored, set_chance
+from querykey.train.order import generators_restored, seed_generators
 from querykey.train.parts import load_data, make_model, objective_kind
 from querykey.train.ranks import Ranks, device_for, joined
 
@@ -29,7 +29,7 @@ def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress:
 @contextmanager
 def prepared(config: TrainConfig) -> Iterator[Trainer]:
     """Yield the run of a config, ready to go, on the ranks that there are."""
-    with chance_restored(), joined(device_for(config.loop.device)) as ranks:
+    with generators_restored(), joined(device_for(config.loop.device)) as ranks:
         yield make_trainer(config, ranks)
 
 
@@ -45,7 +45,7 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
         data = load_data(config, folder.path / "data")
     except OSError as error:
         raise DataError(f"`{error.filename}`: {error.strerror}") from error
-    set_chance(config.loop.seed, "weights")
+    seed_generators(config.loop.seed, "weights")
     model = make_model(config.model, config.objective.name, data.facts)
     objective = kind.make(config.objective, data.facts, model)
     rehearse(model, objective, data, config)
