@@ -1,7 +1,7 @@
 """Print the tree of the project, each line with the first sentence that its own files say.
 
-python tools/tree.py           # the rooms, as README.md shows them
-python tools/tree.py --floors  # and the folders inside them, as CONTRIBUTING.md shows them
+python tools/tree.py           # the rooms that are folders, as README.md shows them
+python tools/tree.py --floors  # every room, and the folders inside, as CONTRIBUTING.md shows them
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def rows(floors: bool) -> Iterator[tuple[str, str]]:
         if file is None:
             continue
         package = file.name == "__init__.py" and room != "__init__"
+        if not (package or floors or room == "cli"):
+            continue
         yield f"  {room}/" if package else f"  {room}.py", sentence(file)
         if floors and package:
             for floor in sorted(file.parent.rglob("*/__init__.py")):
