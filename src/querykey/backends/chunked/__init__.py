@@ -19,7 +19,7 @@ LONG = 256  # new tokens from which chunks are quicker than the equation
 
 
 def why(request: Request[Kernel]) -> str:
-    """Say what chunks save."""
+    """Say why auto takes chunks: what they save in time and memory."""
     return "kernel attention in chunks: time and memory linear in the tokens"
 
 

@@ -36,7 +36,7 @@ beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
 def why(request: Request[Kernel]) -> str:
-    """Say where it is ahead."""
+    """Say why auto takes this backend for a call."""
     return "quadratic kernels on the GPU: ahead of chunks at every length measured"
 
 
