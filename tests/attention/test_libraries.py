@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+import querykey as qk
 from querykey.attention.biases import ALiBi, Buckets
-from querykey.attention.decoding.extend import empty_state, extend
+from querykey.attention.decoding.empty_state import empty_state
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
 from querykey.attention.masks import Causal, Documents, Padding, Window
 from querykey.attention.mechanisms import Argmax, Kernel, Softmax
@@ -36,8 +37,9 @@ MECHANISMS = [
 ALONE = """
 import sys
 import numpy as np
+import querykey as qk
 from querykey.attention import grids, heads, positions, reference
-from querykey.attention.decoding import extend as state
+from querykey.attention.decoding.empty_state import empty_state
 from querykey.attention.biases import ALiBi
 from querykey.attention.masks import Causal, Padding
 from querykey.attention.mechanisms import Softmax
@@ -45,8 +47,8 @@ from querykey.attention.mechanisms import Softmax
 x = np.zeros((1, 1, 3, 2))
 mask = Causal() & Padding(np.ones((1, 3), dtype=bool))
 reference.attend(x, x, x, mask=mask, bias=ALiBi(1))
-memory = state.empty_state(Softmax(), kv_heads=1, key_dim=2, value_dim=2)
-state.extend(x, x, x, memory, real=np.array([[1, 0, 1]]))
+memory = empty_state(Softmax(), kv_heads=1, key_dim=2, value_dim=2)
+qk.extend(x, x, x, memory, real=np.array([[1, 0, 1]]))
 grids.attend_windows(x[..., None, :], x[..., None, :], x[..., None, :], window=(3, 1), shift=(1, 0))
 heavy = {"torch", "jax", "sympy", "transformers", "matplotlib", "einops"} & set(sys.modules)
 assert not heavy, heavy
@@ -98,8 +100,8 @@ def test_jax_has_biases_rotations_and_states(jnp):
             outs = []
             for q, k, v in ((Q, K, V), arrays):
                 state = empty_state(mechanism, mask, 2, kv_heads=2, key_dim=5, value_dim=5)
-                first, state = extend(q, k, v, state, real=real)
-                second, state = extend(q, k, v, state)
+                first, state = qk.extend(q, k, v, state, real=real)
+                second, state = qk.extend(q, k, v, state)
                 outs.append(np.asarray(first + second))
             np.testing.assert_allclose(outs[1], outs[0], atol=1e-12)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import querykey as qk
 from querykey.attention.biases import ALiBi
-from querykey.attention.decoding.extend import empty_state, extend
+from querykey.attention.decoding.empty_state import empty_state
 from querykey.attention.decoding.growing import Growing
 from querykey.attention.decoding.recurrent import Recurrent
 from querykey.attention.decoding.sliding import Sliding
@@ -33,6 +35,7 @@ from querykey.attention.reference import attend
 from querykey.shapes import ShapeError
 
 D, M, HEADS, KV_HEADS = 5, 3, 6, 2
+extend = partial(qk.extend, backend="reference")
 
 
 def gaussian(q, k):

@@ -4,7 +4,7 @@ from querykey.attention.algebra import And, At, Or, places, split
 from querykey.attention.arrays import Array, library, moved
 from querykey.attention.biases import ALiBi, Bias, Buckets
 from querykey.attention.decoding.chunk import Chunk, blank
-from querykey.attention.decoding.extend import empty_state, ready
+from querykey.attention.decoding.empty_state import empty_state, ready
 from querykey.attention.decoding.growing import Growing
 from querykey.attention.decoding.recurrent import Recurrent, recur
 from querykey.attention.decoding.sliding import Sliding

@@ -32,15 +32,17 @@ def extend(
     *,
     bias: Bias | None = None,
     decay: Array | None = None,
+    backend: str = "auto",
 ) -> tuple[Array, State]:
     """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
 
     `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
     state, and their outputs are zeros. A bias is a rule over positions. A decay is of the new
     tokens, (batch, kv_heads, tokens), as in `attend`; calls without one count it as 0.
+    A backend asked for by name serves or refuses, as in `attend`; "reference" is the equation.
     """
     state = ready(q, k, v, state, real, bias, decay)
-    return follow(q, k, v, state, real, bias=bias, decay=decay)
+    return follow(q, k, v, state, real, bias=bias, decay=decay, backend=backend)
 
 
 def follow(

@@ -31,6 +31,7 @@ from querykey.backends.backend import Request
 from querykey.backends.operators import no_forward_mode, recompiling_up_to, version
 from querykey.backends.pairs import looked_at
 from querykey.backends.sdpa import four_axes
+from querykey.backends.sdpa import notes as notes  # both fuse the mask into the scores
 
 computes: type[Mechanism] = Softmax
 beaten = "it serves, but pays on a GPU and with masks that leave blocks out; ask for it by name"
@@ -70,13 +71,6 @@ def _refusal_on_cpu(request: Request[Softmax]) -> str | None:
     if not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")):
         return "FlexAttention on the CPU needs a C++ compiler, and none was found"
     return None
-
-
-def notes(request: Request[Softmax]) -> tuple[str, ...]:
-    """Say what a user should know about the numbers."""
-    if request.mask == FULL:
-        return ()
-    return ("NaN or inf in a key that only some queries may see can reach the others",)
 
 
 def run(request: Request[Softmax]) -> torch.Tensor:

@@ -13,12 +13,10 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from querykey.attention import reference
 from querykey.attention.arrays import Array, described, widened
 from querykey.attention.biases import Bias
-from querykey.attention.decoding.chunk import blank
 from querykey.attention.decoding.growing import Growing
-from querykey.attention.decoding.recurrent import Recurrent, recur
+from querykey.attention.decoding.recurrent import Recurrent
 from querykey.attention.decoding.sliding import Sliding
 from querykey.attention.decoding.state import Memory, State
 from querykey.attention.inputs import check_inputs, check_specs
@@ -71,40 +69,6 @@ def empty_state(
     else:
         state = Growing(memory, counts, capacity=capacity or 0)
     return state if like is None else state.started(like)
-
-
-def extend(
-    q: Array,
-    k: Array,
-    v: Array,
-    state: State,
-    real: Any = None,
-    *,
-    bias: Bias | None = None,
-    decay: Array | None = None,
-) -> tuple[Array, State]:
-    """Return the outputs of new tokens (batch, heads, tokens, ...), and the state after them.
-
-    `real` (batch, tokens), True or 1 for real tokens, in any order: the others leave nothing in the
-    state, and their outputs are zeros. A bias is a rule over positions. A decay is of the new
-    tokens, (batch, kv_heads, tokens), as in `attend`; calls without one count it as 0.
-    """
-    state = ready(q, k, v, state, real, bias, decay)
-    new = state.chunk(q, k, v, real, decay)
-    if new.tokens == 0:
-        return blank(q, v), state
-    if isinstance(state, Recurrent):
-        out, outer, total = recur(
-            state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places(),
-            new.decay,
-        )  # fmt: skip
-        return new.restore(out), state.after(new, outer, total)
-    reading, after = state.reading(new, learning=bias is not None)
-    out = reference.attend(
-        new.q, reading.keys, reading.values, mechanism=state.mechanism, mask=reading.mask,
-        bias=bias, start=reading.start,
-    )  # fmt: skip
-    return new.restore(out), after
 
 
 def ready(
