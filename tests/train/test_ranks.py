@@ -11,7 +11,9 @@ import pytest
 import torch
 from tests.train.small import small_config, weights
 
+from querykey.models import load
 from querykey.train import run
+from querykey.train.checkpoints import unique_tensors
 
 
 def free_port() -> int:
@@ -60,6 +62,9 @@ def test_two_ranks_resume_bit_equal(tmp_path, shard):
     expected, resumed = (whole_weights(small_config(folder)) for folder in (whole, parts))
     assert expected.keys() == resumed.keys()
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+    model = load(parts / "run")  # written by the first rank, from the shards of both
+    for name, tensor in unique_tensors(model).items():
+        assert torch.equal(tensor, resumed[f"model.{name}"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ save(model, "copy")
 
 from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig, Hide, Noise
-from querykey.models.build import build
+from querykey.models.build import build, is_ours
 from querykey.models.decoding.generate import generate, stream
 from querykey.models.decoding.prompts import Speaker
 from querykey.models.folders.families.family import FolderError
@@ -31,6 +31,15 @@ from querykey.models.text.decoder import Decoder
 from querykey.models.text.encoder import Encoder
 from querykey.models.text.encoder_decoder import EncoderDecoder
 from querykey.models.text.stack import ModelState
+from querykey.models.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Codec,
+    TokenizerError,
+    plain_tokenizer,
+    special_names,
+    tokenizer_json,
+)
 from querykey.models.vision.davit import DaViT, DaViTConfig, Stage
 from querykey.models.vision.transformer import VisionTransformer, VisionTransformerConfig
 
@@ -38,7 +47,10 @@ __all__ = [
     "PRESETS",
     "Autoencoder",
     "AutoencoderConfig",
+    "ByteTokenizer",
+    "CharacterTokenizer",
     "ClassHead",
+    "Codec",
     "DaViT",
     "DaViTConfig",
     "Decoder",
@@ -61,14 +73,19 @@ __all__ = [
     "Special",
     "Stage",
     "TokenHead",
+    "TokenizerError",
     "VisionTransformer",
     "VisionTransformerConfig",
     "build",
     "generate",
+    "is_ours",
     "load",
+    "plain_tokenizer",
     "preset",
     "preset_sizes",
     "probe",
     "save",
+    "special_names",
     "stream",
+    "tokenizer_json",
 ]

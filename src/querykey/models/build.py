@@ -33,3 +33,9 @@ def build(config: Any) -> nn.Module:
         names = ", ".join(config_kind.__name__ for config_kind in MODELS)
         raise TypeError(f"a model wants one of {names}; got {config!r}")
     return kind(config)
+
+
+def is_ours(model: nn.Module) -> bool:
+    """Return whether `build` can make this model from its config, and `save` can write it."""
+    kind = MODELS.get(type(getattr(model, "config", None)))
+    return kind is not None and isinstance(model, kind)

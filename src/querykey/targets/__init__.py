@@ -9,11 +9,12 @@ A name that cannot be built raises a TargetError, which says in one sentence wha
 
 from querykey.targets.describe import count_parameters, describe
 from querykey.targets.errors import TargetError
+from querykey.targets.folders import save_pretrained
 from querykey.targets.generation import generates, greedy
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input
-from querykey.targets.kinds import is_lazy, uncompiled
+from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import floating, quiet
 
@@ -29,9 +30,11 @@ __all__ = [
     "floating",
     "generates",
     "greedy",
+    "is_hugging_face",
     "is_lazy",
     "pairs",
     "preload",
     "quiet",
+    "save_pretrained",
     "uncompiled",
 ]

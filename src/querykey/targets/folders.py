@@ -1,4 +1,4 @@
-"""Load a folder with config.json and safetensors, of Hugging Face's layout or of ours."""
+"""Folders with config.json and safetensors, of Hugging Face's layout or of ours."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     return model, inputs_of(model), "weights from the folder"
 
 
+def save_pretrained(model: Any, folder: Path) -> None:
+    """Write a `transformers` model as that library does, without its progress bar."""
+    with quiet(), _no_progress_bar():
+        model.save_pretrained(str(folder))
+
+
 def _read_config(path: str) -> tuple[str, str | None]:
     """Return the model_type and the first of the architectures that config.json names."""
     file = Path(path) / "config.json"
@@ -82,7 +88,7 @@ def _our_folder(folder: Path) -> tuple[nn.Module, tuple[Input, ...], str]:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Keep `transformers` from drawing a progress bar while it loads."""
+    """Keep `transformers` from drawing a progress bar while it loads or saves."""
     bars = import_module("transformers.utils.logging")
     before = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

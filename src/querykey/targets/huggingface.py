@@ -23,14 +23,14 @@ from querykey.words import last_line, suggest
 HEADS = ("causal", "masked", "seq2seq")
 
 
-def build_architecture(name: str) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Return the model of `hf:NAME[:head]`, its inputs and a note; its weights never differ."""
+def build_architecture(name: str, seed: int = 0) -> tuple[nn.Module, tuple[Input, ...], str]:
+    """Return the model of `hf:NAME[:head]`, its inputs and a note; the seed decides its weights."""
     model_type, head = _parse(name)
     attempts = []
     for fill in (False, True):
         try:
             with quiet(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+                torch.manual_seed(seed)
                 model = _model(model_type, head, fill).eval()
                 inputs = inputs_of(model)
                 trial(model, inputs)

@@ -71,18 +71,22 @@ class Target:
             return self.model(**example)
 
 
-def build(name: str) -> Target:
-    """Return the target that `name` stands for, or raise a TargetError that says why not."""
+def build(name: str, seed: int = 0) -> Target:
+    """Return the target that `name` stands for, or raise a TargetError that says why not.
+
+    The random weights of an architecture of Hugging Face follow from the seed; other targets draw
+    theirs as their own code says.
+    """
     began = time.perf_counter()
-    kind, model, inputs, note = _build(name.strip())
+    kind, model, inputs, note = _build(name.strip(), seed)
     return Target(name.strip(), kind, model, inputs, note, time.perf_counter() - began)
 
 
-def _build(name: str) -> tuple[str, nn.Module, tuple[Input, ...], str]:
+def _build(name: str, seed: int) -> tuple[str, nn.Module, tuple[Input, ...], str]:
     if not name:
         raise TargetError(f"a target cannot be empty; it is {WHAT}")
     if name.startswith("hf:"):
-        return "hf", *build_architecture(name)
+        return "hf", *build_architecture(name, seed)
     if name in PRESETS:
         return "preset", *build_python(name, PRESETS[name])
     # A folder comes before `module:factory`, because a path may hold a colon too. Path.is_dir would

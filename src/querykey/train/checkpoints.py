@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
@@ -154,6 +154,17 @@ def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
             )
     with _quiet(), torch.no_grad():
         load_tensors(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+
+
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name; a tensor that has several names is there once."""
+    tensors: dict[str, Tensor] = {}
+    held: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in held:
+            held.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
 
 
 def _steps(folder: Path) -> list[Path]:

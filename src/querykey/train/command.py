@@ -13,14 +13,14 @@ from querykey.train.loop import Result
 from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.progress import ProgressLine
 from querykey.train.recipes import RECIPES
-from querykey.train.run import prepared
+from querykey.train.run import carry_out, prepared
 from querykey.words import suggest
 
 
 def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
     """Train as a TOML file or a recipe says, with flags on top, and show how it goes."""
     with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
-        return trainer.run(line.show)
+        return carry_out(trainer, line.show)
 
 
 def _source(config: str | None) -> Any:

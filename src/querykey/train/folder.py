@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 
+from querykey.models import TokenizerError
 from querykey.show import WriteError, write_file
 from querykey.train.config import ConfigError, TrainConfig, read_config
+from querykey.train.data.tokenizers import Tokenizer, load_tokenizer
+from querykey.words import last_line
 
 # What may differ between the start of a run and its continuation.
 FREE = {
@@ -39,6 +42,11 @@ class RunFolder:
         """The log, one JSON object a line."""
         return self.path / "log.jsonl"
 
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer of the run, in the format of Hugging Face."""
+        return self.path / "tokenizer.json"
+
     def refuse_another_run(self, config: TrainConfig) -> None:
         """Raise a ConfigError where the folder holds steps of a run with another config."""
         stored = self.path / "config.toml"
@@ -61,6 +69,22 @@ class RunFolder:
             raise WriteError(f"`{self.path}` cannot be made: {error.strerror}") from error
         _replace(self.path / "config.toml", as_toml(config.as_dict()))
         _replace(self.path / "environment.json", json.dumps(surroundings(), indent=1) + "\n")
+
+    def read_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer that this run has made, None where it has made none."""
+        try:
+            return load_tokenizer(self.tokenizer.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError, TokenizerError) as error:
+            raise ConfigError(f"`{self.tokenizer}` cannot be read: {last_line(error)}") from error
+
+    def write_tokenizer(self, tokenizer: Tokenizer | None) -> None:
+        """Write the tokenizer of the run, so that whoever goes on with it has the same one."""
+        if tokenizer is None:
+            self.tokenizer.unlink(missing_ok=True)
+        else:
+            _replace(self.tokenizer, tokenizer.as_json() + "\n")
 
     def cut_log(self, step: int) -> None:
         """Drop what the log says of steps from `step` on, which will be done again."""

@@ -212,7 +212,7 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that a checkpoint holds: the model's tensors and the optimizer's."""
-        tensors = {f"model.{name}": t for name, t in unique_tensors(self.model).items()}
+        tensors = {f"model.{name}": t for name, t in checkpoints.unique_tensors(self.model).items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
@@ -258,17 +258,6 @@ class Trainer:
                 f"the data have changed since `{checkpoint.folder}` was saved, so this run cannot "
                 f"go on; put the old data back, or give a new run another folder"
             )
-
-
-def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name; a tensor that has several names is there once."""
-    tensors: dict[str, Tensor] = {}
-    held: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in held:
-            held.add(id(tensor))
-            tensors[name] = tensor.detach()
-    return tensors
 
 
 def _due(step: int, every: int) -> bool:

@@ -25,6 +25,8 @@ from querykey.words import last_line
 # How long ranks wait for one that is busy: the first one hashes and syncs whole checkpoints. A rank
 # that has died is noticed at once, by its closed connections or by torchrun.
 PATIENCE = timedelta(minutes=10)
+# How long they wait for the first one to prepare the data, which may be a large text.
+PREPARING = timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,25 @@ class Ranks:
         """Return when every rank has come here."""
         if self.world > 1:
             dist.barrier()
+
+    def all_well(self, well: bool) -> bool:
+        """Return whether all is well on every rank, when the last one has come here, in days."""
+        if self.world == 1:
+            return well
+        group: Any = dist.new_group(backend="gloo", timeout=PREPARING)
+        answer = torch.tensor(int(well))
+        dist.all_reduce(answer, dist.ReduceOp.MIN, group)
+        dist.destroy_process_group(group)
+        return bool(answer)
+
+    def agree(self, digest: str, device: torch.device) -> bool:
+        """Return whether every rank has the same hash, given in hexadecimal."""
+        if self.world == 1:
+            return True
+        own = int(digest[:15], 16)
+        ends = torch.tensor([own, -own], device=device)
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
+        return int(ends[0]) == -int(ends[1])
 
 
 @contextmanager

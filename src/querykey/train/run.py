@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from querykey.errors import QuerykeyError
+from querykey.models import TokenizerError
 from querykey.train.config import TrainConfig
-from querykey.train.data.source import DataError
+from querykey.train.data.source import Data, DataError, fingerprint
+from querykey.train.data.tokenizers import Tokenizer
+from querykey.train.export import export
 from querykey.train.fitting import rehearse
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Progress, Result, Trainer
-from querykey.train.order import generators_restored, seed_generators
-from querykey.train.parts import load_data, make_model, objective_kind
+from querykey.train.model import make_model
+from querykey.train.order import generators_restored
+from querykey.train.parts import load_data, objective_kind
 from querykey.train.ranks import Ranks, device_for, joined
 
 
@@ -23,7 +28,14 @@ def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress:
     calls this, and they train together.
     """
     with prepared(config) as trainer:
-        return trainer.run(tell)
+        return carry_out(trainer, tell)
+
+
+def carry_out(trainer: Trainer, tell: Callable[[Progress], None]) -> Result:
+    """Train, and leave the model in the folder of the run, as `querykey.models.load` reads it."""
+    result = trainer.run(tell)
+    export(trainer.model, trainer.folder.path, trainer.ranks)
+    return result
 
 
 @contextmanager
@@ -41,12 +53,42 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
     if ranks.first:
         folder.begin(config)
     ranks.wait()
-    try:
-        data = load_data(config, folder.path / "data")
-    except OSError as error:
-        raise DataError(f"`{error.filename}`: {error.strerror}") from error
-    seed_generators(config.loop.seed, "weights")
-    model = make_model(config.model, config.objective.name, data.facts)
+    data = shared_data(config, folder, ranks)
+    if not ranks.agree(fingerprint(data), device):
+        raise DataError(
+            "the ranks have read different data; give all of them the same files at data.path"
+        )
+    model = make_model(config, data.facts)
     objective = kind.make(config.objective, data.facts, model)
     rehearse(model, objective, data, config)
     return Trainer(config, model, objective, data, folder, ranks, device)
+
+
+def shared_data(config: TrainConfig, folder: RunFolder, ranks: Ranks) -> Data:
+    """Load the data on the first rank, then on the others with the tokenizer that it has made."""
+    error: QuerykeyError | None = None
+    data: Data | None = None
+    if ranks.first:
+        try:
+            # A folder without checkpoints may have the tokenizer of a config that failed.
+            known = folder.read_tokenizer() if any(folder.checkpoints.glob("step-*")) else None
+            data = _load(config, folder, known)
+            folder.write_tokenizer(data.facts.tokenizer)
+        except QuerykeyError as problem:
+            error = problem
+    if not ranks.all_well(error is None):
+        raise error or DataError("the first rank could not load the data; its message says why")
+    return data or _load(config, folder, folder.read_tokenizer())
+
+
+def _load(config: TrainConfig, folder: RunFolder, tokenizer: Tokenizer | None) -> Data:
+    try:
+        return load_data(config, folder.path / "data", tokenizer)
+    except OSError as error:
+        raise DataError(f"`{error.filename}`: {error.strerror}") from error
+    except TokenizerError as error:
+        if tokenizer is None:
+            raise
+        raise DataError(
+            f"the data are no longer those that `{folder.tokenizer}` was made from: {error}"
+        ) from error

@@ -10,10 +10,10 @@ from typing import Any
 from querykey.train.config import DataConfig
 from querykey.train.data.find import find_folder
 from querykey.train.data.source import Data, DataError, Facts, Listed
-from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
+from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 
 
-def load_parallel(config: DataConfig, special: tuple[str, ...]) -> Data:
+def load_parallel(config: DataConfig, make_tokenizer: TokenizerMaker) -> Data:
     """Return pairs of `train.SOURCE`, `train.TARGET` and `val.SOURCE`, `val.TARGET` in a folder.
 
     One tokenizer serves both languages; it is made from the training text.
@@ -25,7 +25,7 @@ def load_parallel(config: DataConfig, special: tuple[str, ...]) -> Data:
         for language in (config.source, config.target)
     }
     texts = (t for (split, _), part in lines.items() if split == "train" for t in part)
-    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary)
     train, valid = (
         Listed(_pairs(lines[split, config.source], lines[split, config.target], tokenizer, config))
         for split in ("train", "val")

@@ -16,7 +16,7 @@ import numpy as np
 from querykey.train.config import DataConfig
 from querykey.train.data.source import Data, DataError, Drawn, Facts, Listed, drawn_apart
 from querykey.train.data.text import pieces, stdlib_files, text_files
-from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
+from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 from querykey.train.order import sample_generator
 
 PEOPLE = [
@@ -115,7 +115,7 @@ def paired(tokenizer: Tokenizer, first: str, second: str, length: int) -> dict[s
     return {"tokens": tokens.astype(np.int64), "types": types.astype(np.int64)}
 
 
-def load_grammar(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+def load_grammar(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker) -> Data:
     """Return pairs of the grammar: inverted sentences, or claims that follow.
 
     A pair of one split is never in the other.
@@ -123,7 +123,7 @@ def load_grammar(config: DataConfig, seed: int, special: tuple[str, ...]) -> Dat
     make = {"inverted": inverted_pair, "entailed": entailed_pair}[config.name]
     some = [make(sample_generator(seed, "words", i)) for i in range(2000)]
     texts = [text for first, second, _ in some for text in (first, second)]
-    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary)
     longest = max(len(tokenizer.encode(a)) + len(tokenizer.encode(b)) for a, b, _ in some) + 3
     if config.length < longest:
         raise DataError(
@@ -152,12 +152,14 @@ def sentences(files: list[Path]) -> Iterator[str]:
                 yield words
 
 
-def load_adjacent(config: DataConfig, folder: Path, seed: int, special: tuple[str, ...]) -> Data:
+def load_adjacent(
+    config: DataConfig, folder: Path, seed: int, make_tokenizer: TokenizerMaker
+) -> Data:
     """Return pairs of sentences that are adjacent in a text, or whose second is from elsewhere."""
     texts = list(sentences(text_files(config, folder.parent)))
     if len(texts) < 100:
         raise DataError(f"the text has {len(texts)} sentences, too few for pairs of them")
-    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary, special)
+    tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary)
     cut = int(len(texts) * 0.9)
 
     def split(name: str, texts: list[str]) -> Drawn:
@@ -186,7 +188,7 @@ PACKAGES = [
 ]
 
 
-def load_snippets(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+def load_snippets(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker) -> Data:
     """Return snippets of the standard library, labelled by the package that they are from.
 
     Every fifth file of a package is kept for evaluation, so that no snippet has neighbours there.
@@ -200,8 +202,8 @@ def load_snippets(config: DataConfig, seed: int, special: tuple[str, ...]) -> Da
     tokenizer = make_tokenizer(
         config.tokenizer,
         (part for group in files.values() for part in pieces(group)),
-        config.vocabulary, special,
-    )  # fmt: skip
+        config.vocabulary,
+    )
     begin, room = tokenizer.special["begin"], config.length - 1
     if room < 1:
         raise DataError("data.length of a snippet is at least 2: a mark, and a token of code")

@@ -13,7 +13,7 @@ import numpy as np
 
 from querykey.train.config import DataConfig
 from querykey.train.data.source import Data, DataError, Draw, Drawn, Facts, drawn_apart
-from querykey.train.data.tokenizers import make_tokenizer
+from querykey.train.data.tokenizers import TokenizerMaker
 
 
 def _generated(config: DataConfig, seed: int, draw: Draw, facts: Facts) -> Data:
@@ -101,12 +101,12 @@ def written_date(date: datetime.date, generator: np.random.Generator) -> str:
     return formats[int(generator.integers(len(formats)))]
 
 
-def load_dates(config: DataConfig, seed: int, special: tuple[str, ...]) -> Data:
+def load_dates(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker) -> Data:
     """Return dates in many formats as sources, and as ISO 8601 as targets."""
     first = datetime.date(1900, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()
     alphabet = "".join(MONTHS + DAYS) + "".join(MONTHS).upper() + "0123456789 ,./-thndrsof"
-    tokenizer = make_tokenizer("characters", [alphabet], 0, special)
+    tokenizer = make_tokenizer("characters", [alphabet], 0)
     longest = len("Wednesday, September 30, 2099")
     if config.length < longest:
         raise DataError(f"data.length is at least {longest} for dates; got {config.length}")

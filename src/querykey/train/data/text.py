@@ -5,6 +5,7 @@ Tokens lie in a file that is mapped into memory, so that a text may be larger th
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy as np
 from querykey.train.config import DataConfig
 from querykey.train.data.find import find_folder
 from querykey.train.data.source import Data, DataError, Facts
-from querykey.train.data.tokenizers import Tokenizer, make_tokenizer
+from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 from querykey.train.order import sample_generator
 
 VALID = 0.1  # the share of a text, its end, that is kept for evaluation
@@ -42,10 +43,10 @@ class Windows:
         return {"tokens": np.asarray(self.tokens[first : first + self.length + 1])}
 
 
-def load_text(config: DataConfig, folder: Path, seed: int, special: tuple[str, ...]) -> Data:
+def load_text(config: DataConfig, folder: Path, seed: int, make_tokenizer: TokenizerMaker) -> Data:
     """Return the windows of a text; its tokens are kept in `folder`."""
     files = text_files(config, folder.parent)
-    tokenizer = make_tokenizer(config.tokenizer, pieces(files), config.vocabulary, special)
+    tokenizer = make_tokenizer(config.tokenizer, pieces(files), config.vocabulary)
     tokens = token_file(files, tokenizer, folder / "tokens.bin")
     split = int(len(tokens) * (1 - VALID))
     if min(split, len(tokens) - split) < config.length + 1:
@@ -89,18 +90,35 @@ def stdlib_files() -> list[Path]:
 
 
 def token_file(files: list[Path], tokenizer: Tokenizer, path: Path) -> np.ndarray:
-    """Write the tokens of all files one after the other, and map that file into memory."""
+    """Write the tokens of all files one after the other, and map that file into memory.
+
+    A file of tokens that was made from the same files, by their names, sizes and times of change,
+    and by the same tokenizer, is used again.
+    """
     dtype = np.uint8 if tokenizer.size <= 1 << 8 else np.uint16
     dtype = dtype if tokenizer.size <= 1 << 16 else np.uint32
+    origin, made_from = path.with_suffix(".origin"), _origin(files, tokenizer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with aside.open("wb") as stream:
-        for part in pieces(files):
-            stream.write(tokenizer.encode(part).astype(dtype).tobytes())
-    os.replace(aside, path)
+    if not (origin.exists() and origin.read_text() == made_from and path.exists()):
+        origin.unlink(missing_ok=True)
+        aside = path.with_name(f"{path.name}.{os.getpid()}")
+        with aside.open("wb") as stream:
+            for part in pieces(files):
+                stream.write(tokenizer.encode(part).astype(dtype).tobytes())
+        os.replace(aside, path)
+        origin.write_text(made_from)
     if not path.stat().st_size:
         raise DataError("the text is empty")
     return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _origin(files: list[Path], tokenizer: Tokenizer) -> str:
+    """Return a hash of what a file of tokens is made from; no file is read for it."""
+    digest = hashlib.sha256(tokenizer.as_json().encode())
+    for file in files:
+        facts = file.stat()
+        digest.update(f"{file.resolve()} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def pieces(files: list[Path], letters: int = 1 << 24) -> Iterator[str]:

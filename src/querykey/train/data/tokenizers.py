@@ -3,117 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from querykey.errors import QuerykeyError
+from querykey.models import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Codec,
+    TokenizerError,
+    plain_tokenizer,
+    special_names,
+    tokenizer_json,
+)
+from querykey.words import last_line
 
 # In this order they follow the tokens of the text: those that the data or the objective ask for.
 SPECIAL = ("mask", "begin", "separate", "end")
 
 
-class TokenizerError(QuerykeyError):
-    """Says what a tokenizer lacks, and what to do."""
-
-
-class Tokenizer(Protocol):
+class Tokenizer(Codec, Protocol):
     """Text to ids and back; special tokens have the last ids."""
 
     @property
-    def size(self) -> int:
-        """Count the ids, special tokens included."""
-        ...
-
-    @property
     def special(self) -> dict[str, int]:
         """The ids of special tokens by name."""
         ...
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of a text."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; special tokens are left out."""
-        ...
-
     def as_json(self) -> str:
-        """Return the tokenizer as a text from which `load_tokenizer` makes it again."""
+        """Return the tokenizer.json from which `load_tokenizer` makes it again."""
         ...
 
 
-@dataclass(frozen=True)
-class ByteTokenizer:
-    """Every byte of a text's UTF-8 is a token."""
-
-    names: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Count 256 bytes and the special tokens."""
-        return 256 + len(self.names)
-
-    @property
-    def special(self) -> dict[str, int]:
-        """The ids of special tokens by name."""
-        return {name: 256 + i for i, name in enumerate(self.names)}
-
-    def encode(self, text: str) -> np.ndarray:
-        """Return the bytes of a text."""
-        return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; bytes that are no UTF-8 are shown as such."""
-        return bytes(int(i) for i in ids if int(i) < 256).decode("utf-8", "replace")
-
-    def as_json(self) -> str:
-        """Return the tokenizer as JSON."""
-        return json.dumps({"tokenizer": "bytes", "special": list(self.names)})
-
-
-@dataclass(frozen=True)
-class CharacterTokenizer:
-    """Every character that occurs in the text it was made from is a token."""
-
-    letters: str
-    names: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Count the letters and the special tokens."""
-        return len(self.letters) + len(self.names)
-
-    @property
-    def special(self) -> dict[str, int]:
-        """The ids of special tokens by name."""
-        return {name: len(self.letters) + i for i, name in enumerate(self.names)}
-
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of a text; a character that was not seen before is refused."""
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        known = np.frombuffer(self.letters.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        ids = np.minimum(np.searchsorted(known, points), max(len(known) - 1, 0))
-        strange = known[ids] != points
-        if strange.any():
-            letter = chr(points[np.argmax(strange)])
-            raise TokenizerError(
-                f"the character {letter!r} is not among the {len(known)} that this tokenizer "
-                f"knows; take the tokenizer `bytes`, which knows all"
-            )
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
-        return "".join(self.letters[int(i)] for i in ids if int(i) < len(self.letters))
-
-    def as_json(self) -> str:
-        """Return the tokenizer as JSON."""
-        return json.dumps(
-            {"tokenizer": "characters", "letters": self.letters, "special": list(self.names)}
-        )
+# The kind of a tokenizer, texts to make it from, and the size of a BPE vocabulary.
+TokenizerMaker = Callable[[str, Iterable[str], int], Tokenizer]
 
 
 @dataclass(frozen=True)
@@ -144,9 +69,11 @@ class BPETokenizer:
         return self.inner.decode([int(i) for i in ids if int(i) < size])
 
     def as_json(self) -> str:
-        """Return the tokenizer as JSON."""
+        """Return the tokenizer.json of this tokenizer."""
         inner = json.loads(self.inner.to_str())
-        return json.dumps({"tokenizer": "bpe", "inner": inner, "special": list(self.names)})
+        return tokenizer_json(
+            inner["model"], inner["pre_tokenizer"], inner["decoder"], self.special
+        )
 
 
 def make_tokenizer(
@@ -185,14 +112,19 @@ def _valid(text: str) -> str:
 
 
 def load_tokenizer(text: str) -> Tokenizer:
-    """Return the tokenizer that `as_json` wrote."""
-    value = json.loads(text)
-    names = tuple(value["special"])
-    if value["tokenizer"] == "bytes":
-        return ByteTokenizer(names)
-    if value["tokenizer"] == "characters":
-        return CharacterTokenizer(value["letters"], names)
-    return BPETokenizer(_tokenizers().Tokenizer.from_str(json.dumps(value["inner"])), names)
+    """Return the tokenizer of a tokenizer.json that `as_json` wrote."""
+    try:
+        settings = json.loads(text)
+        plain = plain_tokenizer(settings)
+        if plain is not None:
+            return plain
+        # Special tokens are never read in a text, so the inner tokenizer does not know them.
+        inner = _tokenizers().Tokenizer.from_str(json.dumps(settings | {"added_tokens": []}))
+        return BPETokenizer(inner, special_names(settings))
+    except TokenizerError:
+        raise
+    except Exception as error:  # the package `tokenizers` raises bare Exceptions
+        raise TokenizerError(f"this is no tokenizer.json: {last_line(error)}") from error
 
 
 def _tokenizers() -> Any:

@@ -1,0 +1,100 @@
+"""The model that a config names: a preset of sizes that fit the data, or any target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from querykey.models import (
+    PRESETS,
+    ClassHead,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Special,
+    build,
+    preset,
+    preset_sizes,
+)
+from querykey.targets import build as build_target
+from querykey.targets import quiet
+from querykey.train.config import ConfigError, ModelConfig, TrainConfig
+from querykey.train.data.source import Facts
+from querykey.train.order import seed_generators
+from querykey.train.parts import known
+
+
+def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
+    """Return the model that a config names, of sizes that fit the data; any target will do too.
+
+    Its weights follow from the seed of the run.
+    """
+    seed_generators(config.loop.seed, "weights")
+    if ":" in config.model.name or "/" in config.model.name:
+        return _target(config.model.name, facts, config.loop.seed)
+    return _preset(config.model, config.objective.name, facts)
+
+
+def _preset(config: ModelConfig, objective: str, facts: Facts) -> nn.Module:
+    """Return a preset of `querykey.models` with the sizes and special tokens of the data."""
+    known("model.name", config.name, PRESETS)
+    open_sizes, sizes = preset_sizes(config.name), _sizes(config, facts)
+    fitting = {name: size for name, size in sizes.items() if name in open_sizes}
+    try:
+        model_config = _with_dropout(preset(config.name, fitting), config.dropout)
+        if objective == "classes":
+            if not isinstance(model_config, EncoderConfig):
+                raise ConfigError("the objective `classes` trains an encoder, such as `bert`")
+            model_config = replace(model_config, head=ClassHead(facts.classes))
+        if objective == "translation" and isinstance(model_config, EncoderDecoderConfig):
+            model_config = _with_ends(model_config, facts)
+        return build(model_config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the model `{config.name}` cannot be built: {error}") from error
+
+
+def _with_ends(config: EncoderDecoderConfig, facts: Facts) -> EncoderDecoderConfig:
+    """Return the config with the tokens that a target begins and ends with, for `generate`."""
+    assert facts.tokenizer is not None  # the objective needs one
+    begin, end = (facts.tokenizer.special[name] for name in ("begin", "end"))
+    sides = {
+        side: replace(part, embedding=replace(part.embedding, special=Special(begin, (end,))))
+        for side, part in (("encoder", config.encoder), ("decoder", config.decoder))
+    }
+    return replace(config, start=begin, **sides)
+
+
+def _target(name: str, facts: Facts, seed: int) -> nn.Module:
+    """Return the model of a target; an architecture of Hugging Face gets the data's vocabulary."""
+    target = build_target(name, seed)
+    model: Any = target.model
+    if target.kind == "hf" and facts.vocabulary > model.get_input_embeddings().num_embeddings:
+        with quiet():
+            model.resize_token_embeddings(facts.vocabulary)
+    return model
+
+
+def _sizes(config: ModelConfig, facts: Facts) -> dict[str, int]:
+    """Return the sizes that a config and its data give, by the names that presets have for them."""
+    sizes = {"width": config.width, "layers": config.layers, "heads": config.heads}
+    sizes |= {"latent": config.latent, "patch": config.patch, "hidden": config.width}
+    if facts.vocabulary:
+        sizes |= {"vocabulary": facts.vocabulary, "length": facts.length}
+    if facts.image:
+        sizes |= {"channels": facts.image[0], "image": facts.image[1], "classes": facts.classes}
+    return sizes | ({"inputs": facts.features} if facts.features else {})
+
+
+def _with_dropout(config: Any, dropout: float) -> Any:
+    """Return a model's config with a dropout rate in every block that it has."""
+    if not dropout:
+        return config
+    if hasattr(config, "block"):
+        return replace(config, block=replace(config.block, dropout=dropout))
+    if isinstance(getattr(config, "encoder", None), EncoderConfig):
+        sides = {
+            side: _with_dropout(getattr(config, side), dropout) for side in ("encoder", "decoder")
+        }
+        return replace(config, **sides)
+    raise ConfigError(f"model.dropout: a {type(config).__name__} has no dropout; set it to 0")
