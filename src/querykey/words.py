@@ -21,6 +21,9 @@ def last_line(error: BaseException, longest: int | None = None) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+LARGEST = 2**62  # what sizes and positions may be, so that their sums are still 64-bit numbers
+
+
 def whole(name: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int, or raise the error which says that `name` must be a whole number.
 
@@ -34,6 +37,8 @@ def whole(name: str, value: Any, least: int = 1) -> int:
         raise TypeError(f"{name} is a whole number; got {value!r}")
     if number < least:
         raise ValueError(f"{name} is at least {least}; got {number}")
+    if number > LARGEST:
+        raise ValueError(f"{name} is at most 2^62; got {number}")
     return number
 
 

@@ -90,6 +90,10 @@ def test_the_contract_of_positive_and_exact():
 
 
 MISTAKES = [
+    (lambda: Polynomial(2.0), "the degree of a polynomial kernel is a whole number; got 2.0"),
+    (lambda: Polynomial(2, bias=math.inf), "only for a finite bias of at least 0; got inf"),
+    (lambda: Taylor(2.5), "the order of a Taylor polynomial is a whole number; got 2.5"),
+    (lambda: RandomFeatures(4, seed=-1), "the seed of random features is at least 0; got -1"),
     (
         lambda: Polynomial(3),
         "(q.k + 1)^3 can be below 0, so its sums can vanish and its weights have no bound; "
@@ -102,7 +106,7 @@ MISTAKES = [
     ),
     (
         lambda: Polynomial(2, bias=-0.5),
-        "(q.k + bias)^degree has a feature map only for a bias of at least 0; got -0.5",
+        "(q.k + bias)^degree has a feature map only for a finite bias of at least 0; got -0.5",
     ),
     (lambda: Polynomial(0), "the degree of a polynomial kernel is at least 1; got 0"),
     (lambda: Taylor(0), "the order of a Taylor polynomial is at least 1; got 0"),
@@ -113,8 +117,15 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("make", "message"), MISTAKES)
 def test_mistakes(make, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         make()
+
+
+def test_a_degree_that_soon_exceeds_float32_is_warned_of():
+    with pytest.warns(UserWarning, match=r"\(q.k \+ 1\)\^50 exceeds float32 where .* above 5.9"):
+        kernel = Kernel(Polynomial(50))
+    x = torch.full((1, 1), 2.5)
+    assert kernel.similarity(x, x).isinf().all()
 
 
 def test_kernel_wants_a_feature_map():

@@ -1,5 +1,7 @@
 """One clear error for each way a call can be wrong, with the arrays shown: texts held literally."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -102,12 +104,21 @@ SHAPES = [
     ),
     (
         (Q, K, V),
-        {"mask": Causal() & Dense(np.ones((3, 5, 7), dtype=bool)), "start": 3},
+        {"mask": Causal() & Dense(np.ones((2, 3, 5, 7), dtype=bool)), "start": 3},
         """axis `query` is 4 in `q` but 5 in `mask`
   q      wants (batch, head, query, key_dim), has (2, 3, 4, 5)
   k      wants (batch, head, key, key_dim), has (2, 3, 7, 5)
   v      wants (batch, head, key, value_dim), has (2, 3, 7, 6)
-  mask   wants (head, query, key), has (3, 5, 7)  <-- here""",
+  mask   wants (batch, head, query, key), has (2, 3, 5, 7)  <-- here""",
+    ),
+    (  # one for each row or one for each head? Where there are as many, nobody could tell
+        (Q, K, V),
+        {"mask": Dense(np.ones((3, 4, 7), dtype=bool))},
+        """the array of Dense has rank 2, (query, key), or that of `q`, 4; it has rank 3
+  q      wants (batch, head, query, key_dim), has (2, 3, 4, 5)
+  k      wants (batch, head, key, key_dim), has (2, 3, 7, 5)
+  v      wants (batch, head, key, value_dim), has (2, 3, 7, 6)
+  mask   wants (query, key), has (3, 4, 7)  <-- here""",
     ),
     (
         (Q, K, V),
@@ -134,7 +145,7 @@ OTHERS = [
         (Q.long(), K.long(), V.long()),
         {},
         TypeError,
-        """attention wants floating-point arrays, but `q` is torch.int64
+        """attention wants floating-point arrays of 16 bits or more, but `q` is torch.int64
   q      (2, 3, 4, 5) torch int64 on cpu
   k      (2, 3, 7, 5) torch int64 on cpu
   v      (2, 3, 7, 6) torch int64 on cpu""",
@@ -302,3 +313,35 @@ def test_start_is_needed_only_where_it_matters():
 def test_softcap_is_positive():
     with pytest.raises(ValueError, match="a softcap bounds the scores, so it is above 0; got 0"):
         Softmax(softcap=0.0)
+
+
+KINDS = {
+    "`q` is torch.float8_e4m3fn": lambda x: x.to(torch.float8_e4m3fn),
+    "attention wants dense arrays, but `q` is a sparse_coo tensor": torch.Tensor.to_sparse,
+    "attention wants dense arrays, but `q` is a MaskedArray": lambda x: np.ma.array(x.numpy()),
+}
+
+
+@pytest.mark.parametrize("message", KINDS)
+def test_arrays_of_other_kinds_are_refused(message):
+    x = KINDS[message](torch.ones(4, 5))
+    with pytest.raises(TypeError) as error:
+        attend(x, x, x)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("start", [-3, np.array([0, -3]), torch.tensor([-3, 0])])
+def test_no_query_stands_before_the_first_position(start):
+    with pytest.raises(ValueError, match=r"start is the position of the first query.* got -3"):
+        attend(Q, K, V, mask=Causal(), start=start)
+
+
+def test_a_start_beyond_64_bits_is_refused():
+    with pytest.raises(ValueError, match=r"start is a position, so it is at most 2\^62; got 1000"):
+        attend(Q, K, V, mask=Causal(), start=10**30)
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
+def test_a_scale_that_is_not_finite_is_refused(scale):
+    with pytest.raises(ValueError, match=f"a scale is finite; got {scale}"):
+        Softmax(scale=scale)

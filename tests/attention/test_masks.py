@@ -224,9 +224,18 @@ MISTAKES = [
     (
         lambda: Dense(np.array([[0, -1]])),
         ValueError,
-        "Dense wants booleans, or 0 and 1, where True means visible; got other numbers in int64 "
-        "of shape (1, 2)",
+        "Dense wants booleans, or 0 and 1, where True means visible; got -1 in int64 of shape "
+        "(1, 2)",
     ),
+    (
+        lambda: Padding(torch.tensor([1, -10000])),
+        ValueError,
+        "Padding wants booleans, or 0 and 1, where True means visible; got -10000 in torch.int64",
+    ),
+    (lambda: Window(10**30), ValueError, "so it is at most 2^62; got 1000000000000000000"),
+    (lambda: Dilated(2**40, 2**40), ValueError, "the keys that a dilated window spans is at most"),
+    (lambda: Causal() and Window(3), TypeError, "a mask has no truth value, so `and`, `or` and"),
+    (lambda: not Causal(), TypeError, "combine Causal() with `&`, `|` and `~`"),
     (
         lambda: Documents(torch.ones(3)),
         TypeError,

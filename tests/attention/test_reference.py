@@ -174,7 +174,7 @@ def test_dense_masks_go_by_row_and_may_repeat_their_outer_axes(library):
     q, k, _ = (library(x) for x in draw(7, 3, 3))
     tables = [
         TABLE,
-        np.stack([TABLE, TABLE.T, ~TABLE]),
+        np.stack([TABLE, TABLE.T, ~TABLE])[None],
         np.stack([TABLE, TABLE.T])[:, None],
         np.stack([TABLE, TABLE.T, ~TABLE, TABLE, TABLE, TABLE]).reshape(2, 3, 7, 7),
     ]

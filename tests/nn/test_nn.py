@@ -390,3 +390,29 @@ def test_attention_to_a_source_does_not_decay():
     block = Block(config, mask=qk.Causal(), source_width=5)
     assert block.attention.gate is not None
     assert block.cross.gate is None
+
+
+def test_a_number_for_a_config_counts_heads_or_hidden_features():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(16, 4)
+    torch.manual_seed(0)
+    twin = MultiHeadAttention(16, AttentionConfig(4))
+    x = torch.randn(2, 5, 16)
+    assert torch.equal(layer(x), twin(x))
+    assert MLP(16, 7).up.out_features == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MultiHeadAttention(15, 4), "15 features do not split into 4 heads of one size"),
+        (lambda: MultiHeadAttention(16, 4.0), "heads is a whole number; got 4.0"),
+        (lambda: MultiHeadAttention(16.0, 4), "width is a whole number; got 16.0"),
+        (lambda: MLP(16, 4.5), "hidden is a whole number; got 4.5"),
+        (lambda: MultiHeadAttention(16, 4)(torch.ones(2, 5, 15)), "attention takes floats (batch"),
+        (lambda: MultiHeadAttention(16, 4)(torch.ones(2, 5, 16).long()), "got torch.int64 (2, 5,"),
+    ],
+)
+def test_layers_that_cannot_be_made_or_called(make, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        make()

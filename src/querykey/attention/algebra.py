@@ -87,6 +87,12 @@ class Mask:
     def __invert__(self) -> Mask:
         return Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"a mask has no truth value, so `and`, `or` and `not` would drop a rule: "
+            f"combine {self} with `&`, `|` and `~`"
+        )
+
     def _know(self, **facts: Any) -> None:
         """Note what follows from the fields of a frozen rule, once."""
         for name, fact in facts.items():

@@ -51,16 +51,25 @@ def values_are_at_hand(array: Array) -> bool:
     kind = library(array)
     if kind != "torch":
         return kind in ("numpy", "querykey")
+    return array.device.type == "cpu" and is_readable(array)
+
+
+def is_readable(array: Array) -> bool:
+    """Whether an array has values that can be looked at, if need be by waiting for its device.
+
+    Arrays that torch.compile, a transform, a CUDA graph or JAX traces have none, nor has meta's.
+    """
+    kind = library(array)
+    if kind != "torch":
+        return "Tracer" not in type(array).__name__
     import torch
 
+    if torch.compiler.is_compiling() or type(array) not in (torch.Tensor, torch.nn.Parameter):
+        return False
     transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
-    return (
-        not torch.compiler.is_compiling()
-        and isinstance(array, torch.Tensor)
-        and type(array) in (torch.Tensor, torch.nn.Parameter)
-        and array.device.type == "cpu"
-        and transforms.peek_interpreter_stack() is None
-    )
+    if transforms.peek_interpreter_stack() is not None or array.device.type == "meta":
+        return False
+    return not (array.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
 def host_values(tensor: Any) -> np.ndarray | None:
@@ -81,6 +90,21 @@ def constant_under_compile(function: Function) -> Function:
 def is_array(value: Any) -> bool:
     """Whether `value` is an array of some library, rather than a Python number or a list."""
     return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def is_dense(array: Array) -> bool:
+    """Whether an array holds one number per place: neither sparse, masked nor a matrix."""
+    kind = library(array)
+    if kind == "torch":
+        return array.layout is sys.modules["torch"].strided
+    return kind != "numpy" or not isinstance(array, (np.matrix, np.ma.MaskedArray))
+
+
+def kind_of(array: Array) -> str:
+    """Name what kind of array it is: its class, or the layout of a torch tensor."""
+    if library(array) == "torch":
+        return f"{str(array.layout).removeprefix('torch.')} tensor"
+    return type(array).__name__
 
 
 def described(array: Array, dtype: Any = None) -> str:

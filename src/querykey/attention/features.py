@@ -9,10 +9,16 @@ phi.similarity(dots)   # the same kernel from dot products, where it has a close
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
+from numbers import Real
 
 from querykey.attention.arrays import Array, namespace
 from querykey.attention.tables import direction_table, monomial_table
+from querykey.words import whole
+
+FLOAT32_LARGEST = 3.4e38
+SMALL_RANGE = 10.0  # values of q.k + bias that attention meets soon
 
 
 class FeatureMap:
@@ -100,14 +106,18 @@ class Polynomial(PowerSeries):
     signed: bool = False  # accept similarities below 0, as odd degrees have
 
     def __post_init__(self):
-        if not isinstance(self.degree, int):
-            raise TypeError(f"the degree of a polynomial kernel is whole; got {self.degree!r}")
-        if self.degree < 1:
-            raise ValueError(f"the degree of a polynomial kernel is at least 1; got {self.degree}")
-        if not self.bias >= 0:
+        whole("the degree of a polynomial kernel", self.degree)
+        if not (isinstance(self.bias, Real) and 0 <= self.bias < math.inf):
             raise ValueError(
-                f"(q.k + bias)^degree has a feature map only for a bias of at least 0; "
+                f"(q.k + bias)^degree has a feature map only for a finite bias of at least 0; "
                 f"got {self.bias}"
+            )
+        largest = FLOAT32_LARGEST ** (1 / self.degree)
+        if largest < SMALL_RANGE:
+            warnings.warn(
+                f"(q.k + {self.bias:g})^{self.degree} exceeds float32 where q.k + {self.bias:g} is "
+                f"above {largest:.1f}; take a smaller scale or degree",
+                stacklevel=3,
             )
         _admit_sign(self, self.degree, f"(q.k + {self.bias:g})^{self.degree}", "degree")
         n, bias = self.degree, float(self.bias)
@@ -128,8 +138,7 @@ class Taylor(PowerSeries):
     exact = False
 
     def __post_init__(self):
-        if self.order < 1:
-            raise ValueError(f"the order of a Taylor polynomial is at least 1; got {self.order}")
+        whole("the order of a Taylor polynomial", self.order)
         # Even orders are above 0 everywhere: where the slope is 0, the sum equals its last term.
         _admit_sign(self, self.order, f"the Taylor polynomial of order {self.order}", "order")
         series = tuple(1 / math.factorial(m) for m in range(self.order + 1))
@@ -164,10 +173,8 @@ class RandomFeatures(FeatureMap):
     exact = False
 
     def __post_init__(self):
-        if not isinstance(self.count, int):
-            raise TypeError(f"the number of random features is whole; got {self.count!r}")
-        if self.count < 1:
-            raise ValueError(f"the number of random features is at least 1; got {self.count}")
+        whole("the number of random features", self.count)
+        whole("the seed of random features", self.seed, least=0)
 
     def width(self, key_dim: int) -> int:
         """Count the features, whatever the key's size."""

@@ -15,8 +15,10 @@ from querykey.attention.arrays import (
     device_of,
     index_library,
     is_array,
+    is_dense,
     is_floating,
     is_integer,
+    kind_of,
     library,
     namespace,
     values_are_at_hand,
@@ -33,6 +35,7 @@ from querykey.attention.masks import (
 )
 from querykey.attention.mechanisms import Mechanism
 from querykey.shapes import ShapeError, bind
+from querykey.words import LARGEST
 
 DECAYING = (Causal, Padding, Documents)  # the rules under which a decay has a meaning
 Arrays = dict[str, Array]  # by the names they have in the call
@@ -106,13 +109,21 @@ def check_inputs(
 def _check_kinds(arrays: Arrays) -> None:
     """One library, floating-point numbers of one dtype, one device."""
     for name, array in arrays.items():
+        if getattr(array, "is_nested", False):  # such a tensor has no shape to show
+            raise TypeError(f"attention wants dense arrays, but `{name}` is a nested tensor")
         if not is_array(array):
             raise TypeError(_shown(f"`{name}` is no array but a {type(array).__name__}", arrays))
     for name in arrays:
         _check_same_library(name, arrays)
     for name, array in arrays.items():
-        if not is_floating(array):
-            problem = f"attention wants floating-point arrays, but `{name}` is {array.dtype}"
+        if not is_floating(array) or array.dtype.itemsize == 1:
+            problem = (
+                f"attention wants floating-point arrays of 16 bits or more, but `{name}` is "
+                f"{array.dtype}"
+            )
+            raise TypeError(_shown(problem, arrays))
+        if not is_dense(array):
+            problem = f"attention wants dense arrays, but `{name}` is a {kind_of(array)}"
             raise TypeError(_shown(problem, arrays))
     for name, array in arrays.items():
         if array.dtype != arrays["q"].dtype:
@@ -185,6 +196,13 @@ def _check_array_mask(leaf: ArrayMask, axes: Axes, arrays: Arrays) -> None:
     if library(leaf.array) == library(arrays["q"]):
         _check_same_device("mask", arrays | {"mask": leaf.array})
     if isinstance(leaf, Dense):
+        rank, wanted = len(leaf.array.shape), len(arrays["q"].shape)
+        if rank not in (2, wanted):
+            problem = (
+                f"the array of Dense has rank 2, (query, key), or that of `q`, {wanted}; it has "
+                f"rank {rank}"
+            )
+            raise ShapeError(problem, axes | {"mask": (leaf.array, "query key")}, here="mask")
         bind(**axes, mask=(leaf.array, _table_axes(leaf.array, axes)))
         return
     try:
@@ -302,6 +320,12 @@ def _check_start(start: Any, mask: Mask, queries: int, axes: Axes, arrays: Array
             raise TypeError(_shown("start wants whole numbers", arrays | {"start": start}))
         if start.shape:
             bind(**axes, start=(start, " ".join(_batch_axes(axes))))
+    first, last = position_range(queries, start)
+    if last > LARGEST:
+        raise ValueError(f"start is a position, so it is at most 2^62; got {start}")
+    if first < 0:
+        problem = f"start is the position of the first query, so it is at least 0; got {first}"
+        raise ValueError(_shown(problem, arrays))
     try:
         mask.check_places(queries, start)
     except ValueError as error:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from querykey.attention.algebra import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
-from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, library, moved
+from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, is_readable, moved
 from querykey.words import whole
 
 __all__ = [
@@ -85,6 +85,7 @@ class Dilated(Mask):
     def __post_init__(self):
         whole("a dilated window counts keys, the query's own included, so it", self.size)
         whole("a step", self.step)
+        whole("the keys that a dilated window spans", self.size * self.step)
         self._know(reach=(self.size - 1) * self.step)
 
     def visible(self, query, key):
@@ -167,11 +168,15 @@ class ArrayMask(Mask):
                 f"{type(self).__name__} wants booleans, or 0 and 1, where True means visible; "
                 f"got {self.array.dtype} of shape {tuple(self.array.shape)}"
             )
-        # Only where looking costs nothing: elsewhere it would wait for a device or break a trace.
-        if library(self.array) == "numpy" and np.any((self.array != 0) & (self.array != 1)):
+        # Booleans are never looked at, so that they neither wait for a device nor break a trace.
+        if is_boolean(self.array) or not is_readable(self.array):
+            return
+        other = (self.array != 0) & (self.array != 1)
+        if bool(other.any()):
             raise ValueError(
-                f"{type(self).__name__} wants booleans, or 0 and 1, where True means visible; "
-                f"got other numbers in {self.array.dtype} of shape {tuple(self.array.shape)}"
+                f"{type(self).__name__} wants booleans, or 0 and 1, where True means visible; got "
+                f"{int(self.array[other][0])} in {self.array.dtype} of shape "
+                f"{tuple(self.array.shape)}"
             )
 
     @property
@@ -232,7 +237,7 @@ class Documents(ArrayMask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(ArrayMask):
-    """As the array says: (T, S), (heads, T, S) or (*batch, heads, T, S).
+    """As the array says: (T, S), or of the rank of q, (*batch, heads, T, S).
 
     Sizes of 1 before the last two axes are repeated. Row i is the i-th query of the call, wherever
     it stands: `start` changes nothing.

@@ -66,6 +66,8 @@ class Softmax(Mechanism):
     def __post_init__(self):
         if self.scale is not None and not hasattr(self.scale, "__float__"):
             raise TypeError(f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}")
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise ValueError(f"a scale is finite; got {self.scale}")
         if self.softcap is not None and not _is_above_zero(self.softcap):
             raise ValueError(f"a softcap bounds the scores, so it is above 0; got {self.softcap}")
 

@@ -18,7 +18,7 @@ from querykey.attention import (
     recur,
 )
 from querykey.backends.backend import BackendError, Recur, RecurrentBackend, Request
-from querykey.backends.dispatch import attend, considered, load, serve
+from querykey.backends.dispatch import attend, check_name, considered, load, serve
 
 RECURRENT = ("triton", "chunked")  # in the order in which auto asks them; else the equation
 
@@ -112,4 +112,8 @@ def _recurrence(state: Recurrent, new: Chunk, backend: str) -> Recur:
             if reason is not None:
                 raise BackendError(f"backend {name!r} cannot serve this call: {reason}")
             return named.recur
+    check_name(backend)
+    if backend not in ("auto", "reference", *RECURRENT):
+        kind = f"sums that {type(state.mechanism).__name__} attention keeps"
+        raise BackendError(f"backend {backend!r} cannot serve this call: it has no use for {kind}")
     return recur

@@ -232,10 +232,15 @@ def _unserved(backend: Backend, request: Request[Any]) -> str | None:
     return backend.refusal(request)
 
 
-def _asked_for(name: str, request: Request[Any]) -> str:
-    if name not in NAMES:
+def check_name(name: Any) -> None:
+    """Raise the error that lists the backends where `name` is neither auto nor one of them."""
+    if name not in ("auto", *NAMES):
         hint = suggest(str(name), ["auto", *NAMES])
         raise BackendError(f"there is no backend `{name}`{hint} (auto, {', '.join(NAMES)})")
+
+
+def _asked_for(name: str, request: Request[Any]) -> str:
+    check_name(name)
     reason = _refusal(name, request)
     if reason is not None:
         raise BackendError(f"backend {name!r} cannot serve this call: {reason}")

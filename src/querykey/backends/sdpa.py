@@ -33,6 +33,7 @@ from querykey.backends.pairs import (
 )
 
 computes: type[Mechanism] = Softmax
+VECTOR = 16  # floats in the widest vector of a CPU
 beaten = "it serves, but {taken} is faster here; ask for it by name"
 
 
@@ -162,6 +163,11 @@ def _fused(
     # Keys and values of different sizes take a path that is five times slower; zeros behind the
     # features change no product.
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    if mask is None and k.shape[2] < VECTOR and q.device.type == "cpu":
+        # Without a mask, torch's kernel finds no largest score among so few keys where all are NaN,
+        # and answers zeros as for a query that sees nothing.
+        mask = torch.ones(q.shape[2] if is_causal else 1, k.shape[2], dtype=torch.bool)
+        mask, is_causal = mask.tril() if is_causal else mask, False
     # A branch, for torch.compile hands on no comparison of sizes that it leaves open.
     grouped = {"enable_gqa": True} if request.call.heads != request.call.kv_heads else {}
     out = F.scaled_dot_product_attention(

@@ -30,8 +30,9 @@ from querykey.attention import (
     weighted_sum,
     weights,
 )
-from querykey.backends import NAMES, BackendError, attend, follow
+from querykey.backends import attend, check_name, follow
 from querykey.nn.config import AttentionConfig
+from querykey.words import whole
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
 
@@ -44,7 +45,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(
         self,
         width: int,
-        config: AttentionConfig,
+        config: AttentionConfig | int,
         *,
         mask: Mask = FULL,
         bias: Bias | None = None,
@@ -52,10 +53,12 @@ class MultiHeadAttention(nn.Module):
         source_width: int | None = None,
         backend: str = "auto",
     ):
+        """Make the layer for tokens of `width` features; a number for config counts the heads."""
         super().__init__()
-        if backend not in ("auto", *NAMES):
-            raise BackendError(f"there is no backend {backend!r} (auto, {', '.join(NAMES)})")
-        self.config, self.mask, self.bias = config, mask, bias
+        check_name(backend)
+        whole("width", width)
+        config = config if isinstance(config, AttentionConfig) else AttentionConfig(config)
+        self.width, self.config, self.mask, self.bias = width, config, mask, bias
         self.rotary, self.backend, self.source_width = rotary, backend, source_width
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
         source = width if source_width is None else source_width
@@ -89,8 +92,11 @@ class MultiHeadAttention(nn.Module):
         x) is returned. A model whose layers share a bias or the rotary `turns` of these positions
         computes them once and passes them to every layer.
         """
-        if x.ndim != 3:
-            raise ValueError(f"attention takes (batch, tokens, width); got {tuple(x.shape)}")
+        if x.ndim != 3 or x.shape[-1] != self.width or not x.is_floating_point():
+            raise ValueError(
+                f"attention takes floats (batch, tokens, {self.width}); "
+                f"got {x.dtype} {tuple(x.shape)}"
+            )
         if source is not None:
             memory = self.memory(source)
         if memory is not None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.nn.config import MLPConfig
+from querykey.words import whole
 
 
 def activate(name: str, x: Tensor) -> Tensor:
@@ -32,8 +33,11 @@ def activate(name: str, x: Tensor) -> Tensor:
 class MLP(nn.Module):
     """down(activation(up x)); gated: down(activation(gate x) * up x)."""
 
-    def __init__(self, width: int, config: MLPConfig):
+    def __init__(self, width: int, config: MLPConfig | int):
+        """Make the layers for `width` features; a number for config is the hidden size."""
         super().__init__()
+        whole("width", width)
+        config = config if isinstance(config, MLPConfig) else MLPConfig(config)
         self.activation = config.activation
         self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.up = nn.Linear(width, config.hidden, bias=config.bias)
