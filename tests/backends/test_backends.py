@@ -72,7 +72,7 @@ MASKS = {
     "documents": lambda: Causal() & Documents(documents()),
     "not": lambda: ~Causal(),
     "dense": lambda: Dense(draw(B, 4, T, T) > 0.8),
-    "dense per head": lambda: Dense(torch.ones(4, 1, T, dtype=torch.bool).expand(4, T, T)),
+    "dense per head": lambda: Dense(torch.ones(1, 4, 1, T).bool().expand(1, 4, T, T)),
 }  # fmt: skip
 
 
