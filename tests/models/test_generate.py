@@ -232,3 +232,28 @@ def test_temperature_divides_the_scores():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(text.decoder())
+
+
+def test_a_row_that_has_ended_may_stand_at_the_end_of_the_positions():
+    torch.manual_seed(0)
+    model = text.loud(build(presets.gpt(12, 2, 3, text.VOCABULARY, 16))).eval()
+    x = torch.randint(0, text.VOCABULARY, (2, 14))
+    real = torch.arange(14) < torch.tensor([[14], [4]])
+    stop = int(qk.generate(model, x[:1], max_new_tokens=1)[0, -1])
+    alone = qk.generate(model, x[1:, :4], max_new_tokens=10, stop=stop)[0, 4:].tolist()
+    assert stop not in alone
+    out = qk.generate(model, x, real=real, max_new_tokens=10, stop=stop)
+    assert out[0, 14:].tolist() == [stop] * 10
+    assert out[1, 14:].tolist() == alone
+    with pytest.raises(ValueError, match="this model has learned 16 positions; a token at posi"):
+        qk.generate(model, x, real=real, max_new_tokens=14, stop=stop)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 0}])
+def test_scores_that_become_nan_end_generation(options):
+    model, x = text.decoder(), text.ids(length=5)
+    said = int(qk.generate(model, x[:1], max_new_tokens=3, **options)[0, -1])
+    with torch.no_grad():
+        model.embed.tokens.weight[said] = torch.nan
+    with pytest.raises(ValueError, match="became NaN or infinite|answer to this prompt is NaN"):
+        qk.generate(model, x[:1], max_new_tokens=9, **options)

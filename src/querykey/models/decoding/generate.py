@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from querykey.models.decoding.lean import lean
-from querykey.models.text.config import Special
+from querykey.models.text.config import Learned, Special
 from querykey.words import whole
 
 PAYS = 32  # from this many new tokens on it pays to prepare the products of a model
 ROOMY = 2**32  # up to this many bytes of weights, a second copy of them is made without asking
 LEAST = torch.finfo(torch.float32).tiny  # a smaller temperature counts as 0
+NOT_FINITE = "the model's scores became NaN or infinite, so no token can be chosen"
 ROOM = 2048  # for this many new tokens memory is taken at once; it grows beyond
 
 
@@ -45,14 +46,14 @@ class Choice:
     def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return one token per row of scores (batch, vocabulary)."""
         if self.temperature < LEAST:
-            return scores.argmax(-1)
+            return _largest(scores)
         probabilities = self.probabilities(scores)
         try:
             return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
         except RuntimeError:
             if bool(probabilities.isfinite().all()):
                 raise
-            raise ValueError("the scores are NaN or infinite, so no token can be drawn") from None
+            raise ValueError(NOT_FINITE) from None
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities that tokens are drawn with, (batch, vocabulary)."""
@@ -67,6 +68,14 @@ class Choice:
             out = (before >= self.top_p).scatter(-1, order, before >= self.top_p)
             scores = scores.masked_fill(out, -torch.inf)
         return scores.softmax(-1)
+
+
+def _largest(scores: Tensor) -> Tensor:
+    """Return the token with the largest score in every row, or refuse to choose among NaN."""
+    best = scores.argmax(-1)  # where there is NaN, it counts as the largest
+    if bool(scores.gather(-1, best[:, None]).isnan().any()):
+        raise ValueError(NOT_FINITE)
+    return best
 
 
 @dataclass(frozen=True)
@@ -200,6 +209,7 @@ def _new_tokens(model: Any, generation: Generation) -> Iterator[Tensor]:
     pad, generator = special_tokens(model).pad, generation.generator
     pays = generation.count >= PAYS and _weight_bytes(model) <= ROOMY
     model = lean(model, len(ids) if pays else 0)
+    positions = _learned_positions(model)
     stop_ids = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     chosen = tokens = state = None
@@ -207,7 +217,12 @@ def _new_tokens(model: Any, generation: Generation) -> Iterator[Tensor]:
         if chosen is None:
             scores, state = _read_prompt(model, generation)
         else:
-            hidden, state = model.step(chosen[:, None], state)
+            real = None
+            if stops and positions is not None and max(state.counts, default=0) >= positions:
+                real = ~ended[
+                    :, None
+                ]  # no more positions: rows that have ended stay where they are
+            hidden, state = model.step(chosen[:, None], state, real)
             scores = model.scores(hidden[:, -1])
         # A row that has ended is still fed what it would say: padding may be no id of a token.
         chosen = choice(scores, generator)
@@ -231,6 +246,12 @@ def _read_prompt(model: Any, generation: Generation) -> tuple[Tensor, Any]:
     if bool(scores.isnan().any()):
         raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
     return scores, state
+
+
+def _learned_positions(model: Any) -> int | None:
+    """Return how many positions the model has learned; None where it has no table of them."""
+    kind = getattr(model.config, "decoder", model.config).positions
+    return kind.count if isinstance(kind, Learned) else None
 
 
 def _weight_bytes(model: nn.Module) -> int:

@@ -90,6 +90,8 @@ class Embedding(nn.Module):
         assert isinstance(kind, Learned)
         assert self.positions is not None
         rows = positions + kind.offset if kind.offset else positions
+        if real is not None:
+            rows = torch.where(real != 0, rows, kind.offset)  # padding may stand behind the table
         if kind.skip is not None:
             counted = ids != kind.skip
             if real is not None:
