@@ -133,7 +133,7 @@ def laws(name: str = "", /) -> int:
 def cost(
     target: str,
     /,
-    *,
+    *field: str,
     input: tuple[str, ...] = (),
     at: str = "",
     attention: str = "flash",
@@ -145,7 +145,11 @@ def cost(
     Parameters
     ----------
     target
-        As for `qk targets`: `file.py:factory`, `hf:NAME`, a folder, or a preset.
+        As for `qk targets`, but at its own size: `hf:NAME` has the sizes of its default
+        configuration, and a config.json needs no weights.
+    field
+        Set fields of the configuration, arguments of the factory, or sizes of the preset first:
+        hidden_size=8192 num_hidden_layers=80.
     input
         An argument of the model's forward, for models whose arguments cannot be found out:
         ids=tokens(batch,seq), x=array(n,64), images(batch,3,32,32). Repeat it for every argument.
@@ -161,7 +165,7 @@ def cost(
     with _status(f"deriving the cost of {target}"), _prints_aside():
         from querykey.costs import cost_of_target, tables, write_page
 
-        report = cost_of_target(target, input, at, attention)
+        report = cost_of_target(target, field, input, at, attention)
     if html:
         write_page(report, target, html)
     if json:

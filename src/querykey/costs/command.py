@@ -12,17 +12,24 @@ from querykey.costs.measured_model import refuse_lazy
 from querykey.costs.render import page
 from querykey.costs.report import CostReport
 from querykey.show import write_file
-from querykey.targets import Input, Target, build
+from querykey.targets import Input, Target, outline, parse_fields
 
 DIGITS = 18  # no axis of a tensor needs more
 
 
 def cost_of_target(
-    name: str, inputs: Sequence[str] = (), at: str = "", attention: str = "flash"
+    name: str,
+    fields: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+    at: str = "",
+    attention: str = "flash",
 ) -> CostReport:
-    """Build a target and return its report, at the sizes in `at` where there are any."""
+    """Build a target at its own size and return its report, at the sizes in `at` if there are any.
+
+    `fields` set what its configuration or its factory leaves open, as in `hidden_size=8192`.
+    """
     sizes = parse_sizes(at)
-    target = build(name)
+    target = outline(name, parse_fields(fields))
     refuse_lazy(target.model)
     named = parse_inputs(inputs) if inputs else inputs_of(target)
     # A wrong name in `at` is refused by the report, which knows all sizes.
@@ -33,6 +40,8 @@ def cost_of_target(
     except CostError:
         # The sizes may be too large for the model: the formula of small ones says how large.
         report = _cost(target, named, attention, {})
+    report.settings["target"] = " ".join([target.name, *fields])
+    report.settings["built"] = target.note
     try:
         return report.at(**sizes) if sizes else report
     except OutsideError as error:  # a formula that holds there was looked for above

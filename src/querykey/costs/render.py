@@ -46,7 +46,12 @@ def totals(report: CostValues) -> list[tuple[str, Any]]:
         del shown["flops.visible"]
     if report["flops.recomputed"] == 0:
         del shown["flops.recomputed"]
+    shown["params"] = (
+        f"{shown['params']:,}" if isinstance(shown["params"], int) else shown["params"]
+    )
     lines = [(LABELS[name], cell) for name, cell in shown.items()]
+    if "built" in report.settings:
+        lines.insert(0, ("model", report.settings["built"]))
     lines.append(("holds for", str(report.valid)))
     if report.below is not None:
         lines.append(("another holds for", str(report.below.valid)))

@@ -15,6 +15,7 @@ from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input
 from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
+from querykey.targets.outlines import outline, parse_fields
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import floating, quiet
 
@@ -32,7 +33,9 @@ __all__ = [
     "greedy",
     "is_hugging_face",
     "is_lazy",
+    "outline",
     "pairs",
+    "parse_fields",
     "preload",
     "quiet",
     "save_pretrained",

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,19 @@ from querykey.targets.inputs import Input
 from querykey.words import last_line, suggest
 
 
-def build_python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], str]:
+def build_python(
+    name: str, where: str, arguments: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, tuple[Input, ...], str]:
     """Return the model that the factory at `where` makes, its inputs, and a note.
 
     `name` is what the user wrote, for error messages. A model may stand in place of a factory.
     """
+    arguments = arguments or {}
     source, _, attribute = where.rpartition(":")
     with _neighbours(source) if source.endswith(".py") else nullcontext():
-        factory = _factory(name, source, attribute)
+        factory = _factory(name, source, attribute, frozenset(arguments))
         try:
-            model = factory()
+            model = factory(**arguments)
         except (Exception, SystemExit) as error:
             raise TargetError(f"`{name}`: {attribute}() raised {last_line(error)}") from error
         if not isinstance(model, nn.Module):
@@ -40,8 +43,8 @@ def build_python(name: str, where: str) -> tuple[nn.Module, tuple[Input, ...], s
     return model, inputs, note
 
 
-def _factory(name: str, source: str, attribute: str) -> Callable[[], Any]:
-    """Return the callable without arguments that a source has under a name."""
+def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:
+    """Return the callable that a source has under a name and that needs only `given` arguments."""
     try:
         module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
     except FileNotFoundError as error:
@@ -56,13 +59,15 @@ def _factory(name: str, source: str, attribute: str) -> Callable[[], Any]:
         raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{hint}")
     factory = getattr(module, attribute)
     if isinstance(factory, nn.Module):  # the file has built the model; calling it would run it
+        if given:
+            raise TargetError(f"`{name}` is a model, which takes no arguments: {', '.join(given)}")
         return lambda: factory
     if not callable(factory):
         kind = type(factory).__name__
         raise TargetError(
             f"`{name}`: `{attribute}` is a {kind}, not a callable that returns a torch.nn.Module"
         )
-    missing = _required(factory)
+    missing = [argument for argument in _required(factory) if argument.strip("`") not in given]
     if missing:
         raise TargetError(
             f"`{name}`: `{attribute}` needs {', '.join(missing)}; a factory takes no arguments "

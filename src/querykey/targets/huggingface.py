@@ -25,7 +25,7 @@ HEADS = ("causal", "masked", "seq2seq")
 
 def build_architecture(name: str, seed: int = 0) -> tuple[nn.Module, tuple[Input, ...], str]:
     """Return the model of `hf:NAME[:head]`, its inputs and a note; the seed decides its weights."""
-    model_type, head = _parse(name)
+    model_type, head = parse_architecture(name)
     attempts = []
     for fill in (False, True):
         try:
@@ -79,7 +79,7 @@ def inputs_of(model: Any) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _parse(name: str) -> tuple[str, str | None]:
+def parse_architecture(name: str) -> tuple[str, str | None]:
     """Return the model_type and the head of `hf:NAME[:head]`, if the installed library has them."""
     model_type, _, head = name.removeprefix("hf:").partition(":")
     if "/" in model_type:
@@ -107,17 +107,23 @@ def _parse(name: str) -> tuple[str, str | None]:
 
 
 def _model(model_type: str, head: str | None, fill: bool) -> nn.Module:
-    library = transformers_library()
     config = config_classes()[model_type]()
     head = head or _usual_head(model_type, config)
+    config, model_class = class_with_head(model_type, head, config)
+    return model_class(shrink(config, head, fill))
+
+
+def class_with_head(model_type: str, head: str | None, config: Any) -> tuple[Any, Any]:
+    """Return the configuration of the model with this head, or the usual one, and its class."""
+    head = head or _usual_head(model_type, config)
     if head in HEADS:
-        model_class = getattr(library, _classes(head)[model_type])
+        model_class = getattr(transformers_library(), _classes(head)[model_type])
     else:
         model_class = _other_class(config)
     wanted = model_class.config_class
     if wanted and not isinstance(config, wanted):  # the head belongs to a part, such as the decoder
         config = next(part for part in vars(config).values() if isinstance(part, wanted))
-    return model_class(shrink(config, head, fill))
+    return config, model_class
 
 
 def _usual_head(model_type: str, config: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -15,20 +16,29 @@ from querykey.costs.inputs import CostError
 from querykey.costs.measured_model import MeasuredModel
 
 QUICK = 300  # a pass of fewer operations is checked at more points
+DEEP = 5000  # in a pass of more, the backward pass of equal layers is counted in two of them
+OF_BACKWARD = ("backward", "pointwise_backward", "recomputed")
 NEAR_BOUND = 4096  # sizes beyond a bound are tried where the bound is at most this
 BRANCHES = 8  # at most so many branches are tried
 
 
 def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
     """Count at sizes away from those of the symbolic pass, and raise where anything differs."""
-    counter = ConcreteCounter(measured, options)
+    derivation = formulas.derivation
+    deep = derivation.copied and derivation.operations > DEEP
+    counter = ConcreteCounter(measured, options, copy_layers=deep)
+    every_layer = ConcreteCounter(measured, replace(options, backward=False))
     points = _points(measured, formulas)
     for point in points:
         wrong = formulas.difference(counter(point), point)
+        if deep and not wrong:
+            wrong = formulas.difference(every_layer(point), point, without=OF_BACKWARD)
         if wrong:
             raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if measured.names:
         formulas.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
+        if deep:
+            formulas.notes.append("counted forward in every layer, backward in two equal layers")
         if formulas.derivation.operations < QUICK:
             check_at_one(measured, options, formulas)
         else:

@@ -33,8 +33,14 @@ class FoldedError(CostError):
 class ConcreteCounter:
     """Counts costs and parameters by (module, metric) at one choice of sizes after the other."""
 
-    def __init__(self, measured: MeasuredModel, options: PassOptions, never_run: bool = False):
-        self.measured, self.options = measured, options
+    def __init__(
+        self,
+        measured: MeasuredModel,
+        options: PassOptions,
+        never_run: bool = False,
+        copy_layers: bool = False,
+    ):
+        self.measured, self.options, self.copy_layers = measured, options, copy_layers
         self.unknown: dict[str, dict[str, int]] = {}
         self.ran = False  # whether the model had to run on values
         self.operations: set[int] = set()  # the numbers of operations per valueless pass
@@ -80,7 +86,8 @@ class ConcreteCounter:
 
     def _count_static(self, model: nn.Module, sizes: Mapping[str, int], device: str) -> Counts:
         picked = DataDependentSizes(sizes.__getitem__) if self.measured.picked else None
-        counts = self._run(model, PassSetting(sizes, device, static_shapes(), picked))
+        setting = PassSetting(sizes, device, static_shapes(), picked, self.copy_layers)
+        counts = self._run(model, setting)
         self.operations.add(self.last)
         return counts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +48,20 @@ class FormulaSet:
     notes: list[str] = field(default_factory=list)
     below: FormulaSet | None = None
 
-    def difference(self, counts: Mapping[Key, int], sizes: Mapping[str, int]) -> str:
-        """Return a sentence that says where formulas and counts differ, empty where they agree."""
+    def difference(
+        self,
+        counts: Mapping[Key, int],
+        sizes: Mapping[str, int],
+        without: Collection[str] = (),
+    ) -> str:
+        """Return a sentence that says where formulas and counts differ, empty where they agree.
+
+        The metrics in `without`, such as those of the backward pass, are not compared.
+        """
         params = {(path, "params"): total for path, total in self.params.items()}
         predicted = sums_at(self.own | params, sizes)
         keys = [k for k in {**predicted, **counts} if predicted.get(k, 0) != counts.get(k, 0)]
+        keys = [key for key in keys if key[1] not in without]
         if not keys:
             return ""
         keys.sort(key=lambda key: key[1] not in (FORWARD, BACKWARD))  # matrix products first
