@@ -255,5 +255,5 @@ def test_scores_that_become_nan_end_generation(options):
     said = int(qk.generate(model, x[:1], max_new_tokens=3, **options)[0, -1])
     with torch.no_grad():
         model.embed.tokens.weight[said] = torch.nan
-    with pytest.raises(ValueError, match="became NaN or infinite|answer to this prompt is NaN"):
+    with pytest.raises(ValueError, match=r"became NaN or infinite|answer to this prompt is NaN"):
         qk.generate(model, x[:1], max_new_tokens=9, **options)
