@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from querykey.train import Progress, TrainConfig, read_config, run
 from querykey.train.ranks import joined
+from querykey.train.run import make_trainer
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs. " * 40
 
@@ -63,5 +65,37 @@ def drive(jobs: list[tuple[str, dict[str, str]]]) -> None:
             run(small_config(Path(folder), **flags), interrupt_at(stop))
 
 
+PIECES = (1, 2, 4, 8, 16, 32)
+
+
+def copying(folder: Path, pieces: int) -> TrainConfig:
+    """32 words of unequal lengths, each to be copied, in float64."""
+    return read_config(
+        {
+            "folder": str(folder / f"pieces-{pieces}"),
+            "data": {"name": "copy", "length": 21, "samples": 64},
+            "model": {"width": 16, "heads": 2, "layers": 2},
+            "loop": {"batch": 32, "pieces": pieces, "precision": "float64"},
+        }
+    )
+
+
+def gradients(folder: Path) -> None:
+    """Write the gradients of the first step, cut into pieces in every way, on these ranks."""
+    torch.set_num_threads(1)
+    with joined(torch.device("cpu")) as ranks:
+        for pieces in PIECES:
+            trainer = make_trainer(copying(folder, pieces), ranks)
+            batches = trainer.pieces(0)
+            assert len(batches) == min(pieces, 32 // ranks.world)
+            trainer.gradients(batches)
+            named = trainer.model.named_parameters()
+            tensors = {name: parameter.grad for name, parameter in named}
+            save_file(tensors, folder / f"{ranks.world}-{pieces}-{ranks.rank}.safetensors")
+
+
 if __name__ == "__main__":
-    drive(json.loads(sys.argv[1]))
+    if sys.argv[1] == "gradients":
+        gradients(Path(sys.argv[2]))
+    else:
+        drive(json.loads(sys.argv[1]))

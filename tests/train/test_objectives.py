@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from querykey.train import read_config, run
+from querykey.models import load
+from querykey.train import ConfigError, read_config, run
 from querykey.train.objectives.images import HiddenPatches, Reconstruction
 from querykey.train.objectives.objective import IGNORED, cross_entropy_sum
 from querykey.train.objectives.text import HiddenTokens, NextToken, Translation
@@ -15,6 +16,7 @@ from querykey.train.run import make_trainer
 MIXED = {
     "causal": ("copy", "gpt"),
     "masked": ("text", "bert"),
+    "words-and-pairs": ("inverted", "bert"),
     "classes": ("inverted", "bert"),
     "translation": ("dates", "transformer"),
     "images": ("digits", "vit"),
@@ -51,10 +53,68 @@ def test_every_objective_learns_something(tmp_path, objective):
     more = {"steps": 150, "batch": 32} if objective == "images" else {}
     trainer = make_trainer(config(tmp_path, objective, *MIXED[objective], **more), Ranks())
     seen = trainer.batch_at(range(8))
-    before = float(trainer.sums(seen)["loss"].detach())
+    before = loss_of(trainer, seen)
     assert np.isfinite(trainer.run().evaluation["loss"])
-    after = float(trainer.sums(seen)["loss"].detach())
-    assert after < 0.9 * before
+    assert loss_of(trainer, seen) < 0.9 * before
+
+
+def loss_of(trainer, batch) -> float:
+    sums = trainer.sums(batch)
+    return sum(float(sums[name].detach()) for name in trainer.objective.losses)
+
+
+def test_words_and_pairs_are_judged_at_once(tmp_path):
+    made = config(tmp_path, "words-and-pairs", "inverted", "bert", batch=6, pieces=3)
+    made = read_config(made.as_dict(), {"precision": "float64"})
+    trainer = make_trainer(made, Ranks())
+    special = trainer.data.facts.tokenizer.special
+    batch = trainer.batch_at(range(6))
+    ids, hidden, labels = (batch.tensors[name] for name in ("ids", "hidden", "labels"))
+    judged = hidden != IGNORED
+    assert (ids == special["mask"]).sum() > 0.6 * judged.sum() > 0
+    assert not torch.isin(hidden[judged], torch.tensor(list(special.values()))).any()
+    assert (ids[:, 0] == special["begin"]).all()
+    # Both means, from the model's own scores.
+    with torch.no_grad():
+        words, pairs = trainer.model(ids, batch.tensors.get("real"), batch.tensors["types"])
+    word_loss = -words.log_softmax(-1)[judged].gather(1, hidden[judged][:, None]).mean()
+    pair_loss = -pairs.log_softmax(-1).gather(1, labels[:, None]).mean()
+    with torch.no_grad():
+        pieces = trainer.pieces(0)
+    assert len(pieces) == 3
+    trainer.model.eval()
+    assert float(trainer.gradients(pieces)) == pytest.approx(float(word_loss + pair_loss), abs=1e-9)
+    result = trainer.evaluate()
+    assert result["loss"] == pytest.approx(result["words"] + result["pairs"])
+    assert 0 <= result["pairs_correct"] <= 1
+
+
+def test_a_model_without_two_heads_is_refused_for_words_and_pairs(tmp_path):
+    with pytest.raises(ConfigError, match="`words-and-pairs` trains an encoder, such as `bert`"):
+        make_trainer(config(tmp_path, "words-and-pairs", "inverted", "gpt"), Ranks())
+
+
+def test_a_model_with_two_heads_is_written_and_read_again(tmp_path):
+    made = config(tmp_path, "words-and-pairs", "inverted", "bert", steps=1)
+    trainer = make_trainer(made, Ranks())
+    run(made)
+    trainer.resume()
+    ids = torch.arange(12)[None]
+    for mine, theirs in zip(trainer.model.eval()(ids), load(made.folder)(ids), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_share_of_hidden_patches_is_that_of_the_config(tmp_path):
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    for share, visible in ((0, 4), (0.5, 8), (0.9, 2)):  # of 16 patches
+        made = config(tmp_path, "hidden-patches", "digits", "masked-patches")
+        made = read_config(made.as_dict(), {"share": str(share)})
+        trainer = make_trainer(made, Ranks())
+        assert trainer.objective.visible == visible
+        assert trainer.model.config.visible == visible
+        trainer.advance()
+    with pytest.raises(ConfigError, match=r"a share of 0\.99 leaves 0 visible"):
+        make_trainer(read_config(made.as_dict(), {"share": "0.99"}), Ranks())
 
 
 def test_next_tokens_are_those_one_place_further():
@@ -67,7 +127,7 @@ def test_next_tokens_are_those_one_place_further():
     )
     assert batch.tensors["ids"].tolist() == [[5, 6, 7], [1, 0, 0]]
     assert batch.tensors["labels"].tolist() == [[IGNORED, 7, 8], [2, IGNORED, IGNORED]]
-    assert batch.terms == 3
+    assert batch.terms == {"loss": 3, "correct": 3}
 
 
 def test_tokens_are_hidden_as_bert_hides_them():
@@ -112,7 +172,7 @@ def test_hidden_patches_are_judged_as_the_model_judges_them():
     image = np.random.default_rng(0).standard_normal((1, 8, 8)).astype(np.float32)
     examples = [objective.example({"image": image}, sample_generator(i)) for i in range(3)]
     batch = objective.batch(examples)
-    mean = objective.sums(model, batch)["loss"] / batch.terms
+    mean = objective.sums(model, batch)["loss"] / batch.terms["loss"]
     whole = torch.stack([torch.from_numpy(image)] * 3)
     errors = []
     for row, example in enumerate(examples):
@@ -144,11 +204,11 @@ def test_pieces_of_a_step_add_up_to_its_gradient(tmp_path, pieces):
     trainer.gradients(batches)
     # The definition, one sample at a time.
     samples = [trainer.batch_at(range(i, i + 1)) for i in range(32)]
-    terms = sum(sample.terms for sample in samples)
-    assert len({sample.terms for sample in samples}) > 3
+    counts = [sample.terms["loss"] for sample in samples]
+    assert len(set(counts)) > 3
     losses = [trainer.objective.sums(trainer.model, sample)["loss"] for sample in samples]
     parameters = list(trainer.model.parameters())
-    wanted = torch.autograd.grad(sum(losses) / terms, parameters)
+    wanted = torch.autograd.grad(sum(losses) / sum(counts), parameters)
     for parameter, gradient in zip(parameters, wanted, strict=True):
         assert (parameter.grad - gradient).abs().max() < 1e-10
 
@@ -169,3 +229,28 @@ def test_a_hugging_face_model_and_anyones_are_trained(tmp_path):
         made = config(tmp_path, "causal", "copy", name, seed=number)
         made = read_config(made.as_dict(), {"folder": str(tmp_path / f"run{number}")})
         assert run(made).finished
+
+
+def test_the_weights_of_an_architecture_follow_from_the_seed(tmp_path):
+    pytest.importorskip("transformers", reason="hf:gpt2 is built by transformers")
+    weights = [
+        next(make_trainer(config(tmp_path, "causal", "copy", "hf:gpt2", seed=seed), Ranks())
+             .model.parameters())
+        for seed in (1, 1, 2)
+    ]  # fmt: skip
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_share_of_patches_reaches_the_model_of_a_target(tmp_path):
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    (tmp_path / "own.py").write_text(
+        "from querykey.models import build, preset\n"
+        "make = lambda: build(preset('masked-patches', {'image': 8, 'patch': 2, 'width': 16}))\n"
+    )
+    target = f"{tmp_path / 'own.py'}:make"
+    made = config(tmp_path, "hidden-patches", "digits", target).as_dict()
+    trainer = make_trainer(read_config(made, {"share": "0.5"}), Ranks())
+    assert (trainer.objective.visible, trainer.batch_at(range(2)).terms) == (8, {"loss": 2 * 32})
+    with pytest.raises(ConfigError, match=r"a share of 0\.99 of 16 patches leaves 0 visible"):
+        make_trainer(read_config(made, {"share": "0.99"}), Ranks())

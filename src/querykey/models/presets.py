@@ -125,11 +125,13 @@ def davit(width=32, heads=2, image=32, window=4, classes=10) -> DaViTConfig:
     return DaViTConfig((image, image), stages, (window, window), 3, ClassHead(classes))
 
 
-def masked_patches(width=64, heads=4, image=32, patch=8, channels=1) -> PatchAutoencoderConfig:
+def masked_patches(
+    width=64, heads=4, image=32, patch=8, channels=1, share=0.75
+) -> PatchAutoencoderConfig:
     """An autoencoder whose encoder reads a quarter of the patches (He et al., 2022)."""
     wide, narrow = (BlockConfig.preset("pre-norm", size, heads) for size in (width, width // 2))
     sides = (image, image), (patch, patch)
-    return PatchAutoencoderConfig(*sides, wide, narrow, channels=channels)
+    return PatchAutoencoderConfig(*sides, wide, narrow, share=share, channels=channels)
 
 
 def autoencoder(inputs=64, latent=8, hidden=32) -> AutoencoderConfig:

@@ -4,7 +4,12 @@ block = Block(BlockConfig.preset("pre-norm", width=64, heads=4), mask=Causal())
 block(x)  # (batch, tokens, 64) -> (batch, tokens, 64)
 """
 
-from querykey.nn.attention import MultiHeadAttention, Turns, token_positions
+from querykey.nn.attention import (
+    MultiHeadAttention,
+    Turns,
+    document_positions,
+    token_positions,
+)
 from querykey.nn.block import Block, SourceMemory
 from querykey.nn.config import (
     ACTIVATIONS,
@@ -30,6 +35,7 @@ __all__ = [
     "Turns",
     "activate",
     "among",
+    "document_positions",
     "make_norm",
     "token_positions",
 ]

@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from querykey.attention import (
     FULL,
     Bias,
+    Documents,
     Mask,
     Padding,
     Recurrent,
@@ -84,13 +85,15 @@ class MultiHeadAttention(nn.Module):
         real: Tensor | None = None,
         bias: Bias | None = None,
         turns: Turns | None = None,
+        documents: Tensor | None = None,
     ) -> Any:
         """Let the tokens x (batch, tokens, width) attend to themselves, or to those of `source`.
 
         `memory` is what `memory(source)` returned. `real` (batch, keys) is True for the keys that
         exist. With a state, x follows the tokens that the state has seen, and (out, the state after
         x) is returned. A model whose layers share a bias or the rotary `turns` of these positions
-        computes them once and passes them to every layer.
+        computes them once and passes them to every layer. With `documents` (batch, tokens), whole
+        numbers, a token sees only those of its own document.
         """
         if x.ndim != 3 or x.shape[-1] != self.width or not x.is_floating_point():
             raise ValueError(
@@ -108,7 +111,9 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self.project(x, turns)
         bias, decay = self.bias if bias is None else bias, self.decay(x)
         if state is None:
-            return self.join(self.attend(q, k, v, real, bias, decay))
+            return self.join(self.attend(q, k, v, real, bias, decay, documents))
+        if documents is not None:
+            raise ValueError("with a state every row is one document, so `documents` is None")
         q, k, v = self._in_dtype_of(state, q, k, v)
         out, state = self.follow(q, k, v, state, real, bias, decay)
         return self.join(out), state
@@ -152,10 +157,18 @@ class MultiHeadAttention(nn.Module):
                 self.gate.bias.copy_((spans - 1).log())  # sigmoid(b) = 1 - 1 / span
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, real: Any, bias: Any, decay: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        real: Any,
+        bias: Any,
+        decay: Tensor | None,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """Return what the queries gather from all keys that the mask leaves visible."""
         mask = self.mask if real is None else self.mask & Padding(real)
+        mask = mask if documents is None else mask & Documents(documents)
         options = {"mechanism": self.config.mechanism, "mask": mask, "bias": bias}
         if self.drop is not None and self.drop.training:
             return self._attend_with_dropout(q, k, v, **options)
@@ -236,6 +249,22 @@ class MultiHeadAttention(nn.Module):
             parts.append(f"mask={self.mask}")
         parts += [repr(part) for part in (self.rotary, self.bias) if part is not None]
         return ", ".join(parts)
+
+
+def document_positions(positions: Tensor, documents: Tensor) -> Tensor:
+    """Return positions (batch, tokens) counted anew from the first token of every document.
+
+    `documents` (batch, tokens) has the same whole number for all tokens of a document, which stand
+    beside each other.
+    """
+    if documents.ndim != 2 or documents.shape[-1] != positions.shape[-1]:
+        raise ValueError(
+            f"documents are (batch, {positions.shape[-1]}), as the tokens are; "
+            f"got {tuple(documents.shape)}"
+        )
+    change = documents[:, 1:] != documents[:, :-1]
+    first = torch.cat([torch.ones_like(change[:, :1]), change], 1)
+    return positions - torch.where(first, positions, 0).cummax(1).values
 
 
 def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tensor:

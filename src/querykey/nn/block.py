@@ -61,15 +61,17 @@ class Block(nn.Module):
         real: Tensor | None = None,
         bias: Bias | None = None,
         turns: Turns | None = None,
+        documents: Tensor | None = None,
     ) -> Any:
         """Turn tokens (batch, tokens, width) into as many; `real` (batch, tokens) hides padding.
 
+        A token sees only those with its own number in `documents` (batch, tokens), where given.
         With a state, x follows the tokens that it remembers: returns (out, the state after x).
         `memory` is what a block with a `source_width` looks at, from `remember`.
         """
         out = self.attention(
             self.attention_norm(x) if self.before else x,
-            state=state, real=real, bias=bias, turns=turns,
+            state=state, real=real, bias=bias, turns=turns, documents=documents,
         )  # fmt: skip
         if state is not None:
             out, state = out

@@ -33,6 +33,7 @@ class DataConfig:
     tokenizer: Literal["bytes", "characters", "bpe"] = "bytes"
     vocabulary: int = 1024  # of a BPE tokenizer that is trained here
     length: int = 64  # tokens of a sample, at most
+    documents: bool = False  # of a text: a token sees only its own file, rows hold several
     samples: int = 10000  # how many a generated task has
     source: str = "de"  # of parallel text, the ending of its files
     target: str = "en"
@@ -63,7 +64,7 @@ class ObjectiveConfig:
     """What the model is trained to do."""
 
     name: str = "causal"  # see `qk train --list`
-    share: float = 0.15  # of tokens or features that are hidden; of patches the model decides
+    share: float = 0.0  # of what is hidden; 0: 0.15 of tokens and features, 0.75 of patches
     noise: float = 0.5  # standard deviation of a denoising autoencoder's noise
 
     def __post_init__(self):

@@ -19,23 +19,21 @@ def mean_sums(
     ranks: Ranks,
     device: torch.device,
 ) -> dict[str, float]:
-    """Return the sums over all samples, divided by the terms that they have, or by the rows.
+    """Return the sums over all samples, each divided by the terms that it has.
 
     Every rank runs as many batches, for sharded models run together; spare ones count nothing.
     """
     totals: dict[str, float] = {}
-    terms = rows = 0.0
+    terms: dict[str, float] = {}
     for number in range(-(-samples // (AT_ONCE * ranks.world))):
         first = (number * ranks.world + ranks.rank) * AT_ONCE
         last = min(first + AT_ONCE, samples)
         counts = first < last
         batch = batch_of(range(first, last) if counts else range(1))
-        terms += counts * batch.terms
-        rows += max(last - first, 0)
         for name, value in sums(batch).items():
             totals[name] = totals.get(name, 0.0) + counts * float(value)
-    terms, rows = ranks.total(terms, device), ranks.total(rows, device)
+            terms[name] = terms.get(name, 0.0) + counts * batch.terms[name]
     return {
-        name: ranks.total(total, device) / max(rows if name == "rows" else terms, 1)
+        name: ranks.total(total, device) / max(ranks.total(terms[name], device), 1)
         for name, total in totals.items()
     }

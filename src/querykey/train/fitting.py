@@ -44,6 +44,11 @@ def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainCo
         _attempt(model, objective, batch, trio)
         extreme = with_largest_ids(batch, data.facts)
         _attempt(model, objective, extreme, f"{trio}, its last token or class above all")
+        if config.data.documents and sees_other_documents(model, objective, batch):
+            raise ConfigError(
+                f"{trio}: its scores move when only tokens of another document change; leave out "
+                f"data.documents, or take a decoder or an encoder of querykey.models"
+            )
         if isinstance(objective, NextToken) and sees_later_tokens(model, batch.tensors["ids"]):
             raise ConfigError(
                 f"{trio}: its scores move when only later tokens change, so it sees the tokens "
@@ -79,7 +84,26 @@ def with_largest_ids(batch: Batch, facts: Facts) -> Batch:
     if labels is not None:
         largest = facts.vocabulary if labels.ndim == 2 else facts.classes
         tensors["labels"] = torch.where(labels == IGNORED, labels, largest - 1)
+    if "hidden" in tensors:
+        judged = tensors["hidden"] != IGNORED
+        tensors["hidden"] = torch.where(judged, facts.vocabulary - 1, tensors["hidden"])
     return replace(batch, tensors=tensors)
+
+
+def sees_other_documents(model: nn.Module, objective: Objective, batch: Batch) -> bool:
+    """Whether the loss over one document of each row changes when only the other one does."""
+    ids, labels = batch.tensors["ids"], batch.tensors["labels"]
+    second = torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] // 2
+    tensors = batch.tensors | {
+        "documents": second.long().expand_as(ids),
+        "labels": torch.where(second, labels.clamp(min=0), IGNORED),
+    }
+    losses = [
+        objective.sums(model, replace(batch, tensors=tensors | {"ids": x}))["loss"]
+        for x in (ids, torch.where(second, ids, ids == 0))
+    ]
+    rounding = 100 * torch.finfo(losses[0].dtype).eps * losses[0].abs()
+    return bool((losses[1] - losses[0]).abs() > rounding)
 
 
 def sees_later_tokens(model: nn.Module, ids: Tensor) -> bool:

@@ -74,18 +74,22 @@ class Trainer:
         self.dtype = DTYPES[config.loop.precision]
         # A target is built in evaluation mode, where dropout is off.
         self.model = model.to(device, self.dtype).train()
-        self.learner = spread(Learner(self.model, objective), ranks, config.loop.shard)
-        self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
-        self.optimizer = make_optimizer(self.model, config.optimizer)
-        start_optimizer(self.optimizer)
-        self.order = SampleOrder(len(data.train), config.loop.seed)
-        self.fingerprint = fingerprint(data)
-        self.step = 0  # steps done
         if config.loop.batch < ranks.world:
             raise TrainError(
                 f"a batch of {config.loop.batch} cannot be shared by {ranks.world} ranks; "
                 f"loop.batch is at least the number of ranks"
             )
+        self.order = SampleOrder(len(data.train), config.loop.seed)
+        self.learner: nn.Module = Learner(self.model, objective)
+        self.run_learner: Any = self.learner
+        self.step = 0  # steps done
+        copies = ranks.world > 1 and not config.loop.shard
+        unused = copies and self._has_unused_parameters()
+        self.learner = spread(self.learner, ranks, config.loop.shard, unused)
+        self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
+        self.optimizer = make_optimizer(self.model, config.optimizer)
+        start_optimizer(self.optimizer)
+        self.fingerprint = fingerprint(data)
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> Result:
         """Train from the newest checkpoint to the last step, or until the user interrupts."""
@@ -168,15 +172,23 @@ class Trainer:
 
     def gradients(self, batches: list[Batch]) -> Tensor:
         """Add up the gradients of the mean loss over every term of the step; return that mean."""
-        terms = self.ranks.total(sum(batch.terms for batch in batches), self.device)
+        terms = {
+            name: self.ranks.total(sum(batch.terms[name] for batch in batches), self.device)
+            for name in self.objective.losses
+        }
         mean = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece, batch in enumerate(batches):
             with without_exchange(self.learner, last=piece == len(batches) - 1):
-                share = self.sums_of(piece, batch)["loss"] / max(terms, 1)
+                share = self._share(self.sums_of(piece, batch), terms)
                 # Ranks' gradients are averaged, and here their sum is wanted.
                 (share * self.ranks.world).backward()
             mean += share.detach()
         return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+
+    def _share(self, sums: dict[str, Tensor], terms: dict[str, float]) -> Tensor:
+        """Return what one piece adds to the mean loss of a step."""
+        parts = [sums[name] / max(count, 1) for name, count in terms.items()]
+        return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
     def sums_of(self, piece: int, batch: Batch) -> dict[str, Tensor]:
         """Return the sums over one piece of this step, with dropout seeded for that piece."""
@@ -188,7 +200,19 @@ class Trainer:
         batch = batch.to(self.device, self.dtype)
         half = self.config.loop.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            return self.run_learner(batch.tensors, batch.terms, batch.tokens)
+            return self.run_learner(batch.tensors)
+
+    def _has_unused_parameters(self) -> bool:
+        """Whether the first piece of the first step leaves a parameter without a gradient."""
+        training = self.model.training
+        self.model.eval()  # running means stay as they are
+        sums = self.sums_of(0, self.pieces(0)[0])
+        self._share(sums, dict.fromkeys(self.objective.losses, 1.0)).backward()
+        self.model.train(training)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        unused = any(parameter.grad is None for parameter in trained)
+        self.model.zero_grad(set_to_none=True)
+        return self.ranks.total(unused, self.device) > 0
 
     def gradient_norm(self) -> Tensor:
         """Return the norm of the whole gradient."""
@@ -204,6 +228,7 @@ class Trainer:
             means = mean_sums(
                 self.sums, self.valid_batch, len(self.data.valid), self.ranks, self.device
             )
+            means = {"loss": sum(means[name] for name in self.objective.losses)} | means
         finally:
             self.model.train(training)
         if self.ranks.first:

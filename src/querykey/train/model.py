@@ -12,7 +12,9 @@ from querykey.models import (
     ClassHead,
     EncoderConfig,
     EncoderDecoderConfig,
+    PairHead,
     Special,
+    TokenHead,
     build,
     preset,
     preset_sizes,
@@ -33,25 +35,37 @@ def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
     seed_generators(config.loop.seed, "weights")
     if ":" in config.model.name or "/" in config.model.name:
         return _target(config.model.name, facts, config.loop.seed)
-    return _preset(config.model, config.objective.name, facts)
+    return _preset(config, facts)
 
 
-def _preset(config: ModelConfig, objective: str, facts: Facts) -> nn.Module:
+def _preset(whole: TrainConfig, facts: Facts) -> nn.Module:
     """Return a preset of `querykey.models` with the sizes and special tokens of the data."""
+    config, objective = whole.model, whole.objective.name
     known("model.name", config.name, PRESETS)
     open_sizes, sizes = preset_sizes(config.name), _sizes(config, facts)
+    if objective == "hidden-patches" and whole.objective.share:
+        sizes["share"] = whole.objective.share
     fitting = {name: size for name, size in sizes.items() if name in open_sizes}
     try:
         model_config = _with_dropout(preset(config.name, fitting), config.dropout)
-        if objective == "classes":
+        if objective in ("classes", "words-and-pairs"):
             if not isinstance(model_config, EncoderConfig):
-                raise ConfigError("the objective `classes` trains an encoder, such as `bert`")
-            model_config = replace(model_config, head=ClassHead(facts.classes))
+                raise ConfigError(f"the objective `{objective}` trains an encoder, such as `bert`")
+            model_config = replace(model_config, head=_head(model_config, objective, facts))
         if objective == "translation" and isinstance(model_config, EncoderDecoderConfig):
             model_config = _with_ends(model_config, facts)
         return build(model_config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the model `{config.name}` cannot be built: {error}") from error
+
+
+def _head(config: EncoderConfig, objective: str, facts: Facts) -> ClassHead | PairHead:
+    """Return the head of a classifier, or both heads of BERT's pretraining."""
+    if objective == "classes":
+        return ClassHead(facts.classes)
+    if not isinstance(config.head, TokenHead):
+        raise ConfigError("the objective `words-and-pairs` trains a model that scores tokens")
+    return PairHead(config.head, ClassHead(facts.classes, "tanh"))
 
 
 def _with_ends(config: EncoderDecoderConfig, facts: Facts) -> EncoderDecoderConfig:
@@ -75,7 +89,7 @@ def _target(name: str, facts: Facts, seed: int) -> nn.Module:
     return model
 
 
-def _sizes(config: ModelConfig, facts: Facts) -> dict[str, int]:
+def _sizes(config: ModelConfig, facts: Facts) -> dict[str, Any]:
     """Return the sizes that a config and its data give, by the names that presets have for them."""
     sizes = {"width": config.width, "layers": config.layers, "heads": config.heads}
     sizes |= {"latent": config.latent, "patch": config.patch, "hidden": config.width}

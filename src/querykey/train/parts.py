@@ -18,8 +18,16 @@ from querykey.train.data.text import load_text
 from querykey.train.data.tokenizers import SPECIAL, Tokenizer, TokenizerMaker, make_tokenizer
 from querykey.train.objectives.images import HiddenPatches, ImageClass, Reconstruction
 from querykey.train.objectives.objective import Objective
-from querykey.train.objectives.text import HiddenTokens, NextToken, TextClass, Translation
+from querykey.train.objectives.text import (
+    HiddenTokens,
+    NextToken,
+    TextClass,
+    Translation,
+    WordsAndPairs,
+)
 from querykey.words import suggest
+
+SHARE = 0.15  # of tokens or features, unless a config says how many are hidden
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,24 @@ def _patches(config: ObjectiveConfig, facts: Facts, model: Any) -> HiddenPatches
             "the objective `hidden-patches` trains a patch autoencoder; model.name is "
             "`masked-patches`, or a target that builds a querykey.models.PatchAutoencoder"
         )
-    return HiddenPatches(model.config.tokens, model.config.visible)
+    tokens, visible = model.config.tokens, model.config.visible
+    if config.share:
+        visible = tokens - round(config.share * tokens)
+        if not 0 < visible < tokens:
+            raise ConfigError(
+                f"objective.share: a share of {config.share:g} of {tokens} patches leaves "
+                f"{visible} visible, and some are hidden and some are not"
+            )
+    return HiddenPatches(tokens, visible)
+
+
+def _hidden_tokens(config: ObjectiveConfig, facts: Facts) -> HiddenTokens:
+    assert facts.tokenizer is not None  # the objective needs one
+    special = facts.tokenizer.special
+    return HiddenTokens(
+        config.share or SHARE, special["mask"], facts.vocabulary - len(special), facts.length,
+        kept=tuple(special.values()),
+    )  # fmt: skip
 
 
 OBJECTIVES: dict[str, ObjectiveKind] = {
@@ -74,10 +99,13 @@ OBJECTIVES: dict[str, ObjectiveKind] = {
     ),
     "masked": ObjectiveKind(
         "hidden tokens, as BERT's masked words",
-        lambda config, facts, model: HiddenTokens(
-            config.share, _special(facts, "mask"), facts.vocabulary, facts.length
-        ),
+        lambda config, facts, model: _hidden_tokens(config, facts),
         needs=("tokens", "tokenizer"), special=("mask",),
+    ),
+    "words-and-pairs": ObjectiveKind(
+        "hidden tokens and the class of a pair at once, as BERT's pretraining",
+        lambda config, facts, model: WordsAndPairs(_hidden_tokens(config, facts), TextClass()),
+        needs=("tokens", "tokenizer", "label"), special=("mask",),
     ),
     "classes": ObjectiveKind(
         "the class of a text, or of a pair of sentences",
@@ -102,7 +130,7 @@ OBJECTIVES: dict[str, ObjectiveKind] = {
     ),
     "hidden-features": ObjectiveKind(
         "hidden features of vectors, from the others",
-        lambda config, facts, model: Reconstruction(share=config.share), needs=("vector",),
+        lambda config, facts, model: Reconstruction(share=config.share or SHARE), needs=("vector",),
     ),
     "hidden-patches": ObjectiveKind(
         "hidden patches of images, from the others", _patches, needs=("image",)
@@ -170,6 +198,11 @@ def load_data(config: TrainConfig, folder: Path, tokenizer: Tokenizer | None = N
             f"the objective `{config.objective.name}` needs samples with "
             f"{', '.join(objective.needs)}, and those of the data `{config.data.name}` have "
             f"{', '.join(kind.has)}; data.name for it is {' or '.join(fitting)}"
+        )
+    if config.data.documents and kind.load is not _text:
+        raise ConfigError(
+            f"data.documents tells the files of a text apart, and the data "
+            f"`{config.data.name}` are none; leave it out"
         )
     wanted = {*kind.special, *objective.special}
     special = tuple(name for name in SPECIAL if name in wanted)

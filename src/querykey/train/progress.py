@@ -75,12 +75,13 @@ def _new_bar() -> Any:
 class _LossAlone(nn.Module):
     """A learner whose inputs are named tensors and whose output is the loss, as `cost` asks."""
 
-    def __init__(self, learner: nn.Module):
+    def __init__(self, learner: nn.Module, losses: tuple[str, ...]):
         super().__init__()
-        self.learner = learner
+        self.learner, self.losses = learner, losses
 
-    def forward(self, **tensors: Tensor) -> Tensor:
-        return self.learner(tensors, 1, 1)["loss"]
+    def forward(self, **tensors: Tensor) -> Any:
+        sums = self.learner(tensors)
+        return sum(sums[name] for name in self.losses)
 
 
 def step_flops(trainer: Trainer) -> float:
@@ -90,14 +91,15 @@ def step_flops(trainer: Trainer) -> float:
     batches = trainer.pieces(0)
     try:
         tensors = batches[0].to(trainer.device, trainer.dtype).tensors
-        report = cost(_LossAlone(trainer.learner), tensors)
+        report = cost(_LossAlone(trainer.learner, trainer.objective.losses), tensors)
         return len(batches) * float(report.flops.forward + report.flops.backward)
     except CostError:
         return 0.0
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024) -> float:
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Return the FLOPs per second of one large matrix product, the best of a few."""
+    size = 8192 if device.type == "cuda" else 1024  # a GPU is not busy with less
     factor = torch.randn(size, size, device=device, dtype=dtype)
     best = float("inf")
     for _ in range(4):

@@ -112,12 +112,17 @@ def _named_device(name: str) -> torch.device:
     return device
 
 
-def spread(learner: nn.Module, ranks: Ranks, shard: bool) -> nn.Module:
-    """Return the module as every rank runs it: alone, as copies (DDP), or in shards (FSDP2)."""
+def spread(learner: nn.Module, ranks: Ranks, shard: bool, unused: bool = False) -> nn.Module:
+    """Return the module as every rank runs it: alone, as copies (DDP), or in shards (FSDP2).
+
+    `unused` says that some parameters get no gradient; copies then look for them in every step.
+    """
     if ranks.world == 1:
         return learner
     if not shard:
-        return DistributedDataParallel(learner, broadcast_buffers=False)
+        return DistributedDataParallel(
+            learner, broadcast_buffers=False, find_unused_parameters=unused
+        )
     for module in reversed(list(learner.modules())):  # lists within layers come first
         if isinstance(module, nn.ModuleList):
             for layer in module:

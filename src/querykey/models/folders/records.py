@@ -29,7 +29,8 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         config.DecoderConfig, config.EncoderConfig, config.EncoderDecoderConfig,
-        config.EmbeddingConfig, config.Special, config.TokenHead, config.ClassHead, config.Learned,
+        config.EmbeddingConfig, config.Special, config.TokenHead, config.ClassHead, config.PairHead,
+        config.Learned,
         config.Sinusoidal, config.Distances, Rotary, ALiBi,
         AttentionConfig, MLPConfig, NormConfig, BlockConfig,
         Softmax, Argmax, Kernel, Quadratic, Polynomial, EluPlusOne, Taylor, RandomFeatures,

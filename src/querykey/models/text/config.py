@@ -89,6 +89,14 @@ class ClassHead:
 
 
 @dataclass(frozen=True)
+class PairHead:
+    """Both heads of BERT's pretraining: scores for every token, and classes of the pair."""
+
+    tokens: TokenHead
+    classes: ClassHead
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """Every token sees every real token; without a head the model returns its hidden states."""
 
@@ -96,7 +104,7 @@ class EncoderConfig:
     block: BlockConfig
     layers: int
     positions: Positions = None
-    head: TokenHead | ClassHead | None = None
+    head: TokenHead | ClassHead | PairHead | None = None
     pooler: str | None = None  # the activation of a layer over the first real token, for `pooled`
 
     def __post_init__(self):

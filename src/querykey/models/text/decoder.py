@@ -6,7 +6,8 @@
     logits, state = model.extend(ids, state)       # a prompt, then token by token
 
 `real` (batch, tokens), True or 1 for real tokens, may hide any tokens at either end: they change
-nothing, and positions count real tokens only.
+nothing, and positions count real tokens only. `documents` (batch, tokens), whole numbers, tells the
+documents that are packed into a row from each other: each is read as if it stood alone.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ class Decoder(nn.Module):
         if self.head is not None:
             self.head.tie(self.embed.tokens)
 
-    def forward(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, real: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
         """Return (batch, tokens, vocabulary); hidden states where the config asks for no head."""
-        return self.scores(self.hidden(ids, real))
+        return self.scores(self.hidden(ids, real, documents))
 
-    def hidden(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, ids: Tensor, real: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
         """Return the hidden states of the last layer, (batch, tokens, width)."""
-        return self.step(ids, None, real)[0]
+        where = self.stack.where(ids, None, real, documents)
+        return self.stack(self.embed(ids, where, None, real), where, None, real, None, documents)[0]
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Return the scores of hidden states, or those states where there is no head."""

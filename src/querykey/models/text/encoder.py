@@ -4,17 +4,20 @@
     hidden = model(ids, real)
 
 `real` (batch, tokens), True or 1 for real tokens, may hide any tokens at either end: they change
-nothing, and positions count real tokens only.
+nothing, and positions count real tokens only. `documents` (batch, tokens), whole numbers, tells the
+documents that are packed into a row from each other: each is read as if it stood alone.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from querykey.models.text.config import ClassHead, EncoderConfig, TokenHead
+from querykey.models.text.config import ClassHead, EncoderConfig, PairHead, TokenHead
 from querykey.models.text.embedding import Embedding, TokenScores
-from querykey.models.text.heads import ClassScores, initialise
+from querykey.models.text.heads import ClassScores, PairScores, initialise
 from querykey.models.text.stack import Stack
 from querykey.nn import activate
 
@@ -34,28 +37,44 @@ class Encoder(nn.Module):
             self.head = TokenScores(config.head, config.block, self.embed.tokens)
         elif isinstance(config.head, ClassHead):
             self.head = ClassScores(config.head, width)
+        elif isinstance(config.head, PairHead):
+            self.head = PairScores(config.head, config.block, self.embed.tokens)
         initialise(self)
 
     def tie(self) -> None:
         """Let the head share the embedding's table again, after tensors were replaced."""
-        if isinstance(self.head, TokenScores):
+        if isinstance(self.head, TokenScores | PairScores):
             self.head.tie(self.embed.tokens)
 
     def forward(
-        self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None
-    ) -> Tensor:
-        """Return (batch, tokens, width), (batch, tokens, vocabulary) or (batch, classes)."""
-        hidden = self.hidden(ids, real, types)
+        self,
+        ids: Tensor,
+        real: Tensor | None = None,
+        types: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Any:
+        """Return (batch, tokens, width), or the scores of the head.
+
+        Those are (batch, tokens, vocabulary), (batch, classes), or both of them.
+        """
+        hidden = self.hidden(ids, real, types, documents)
+        if isinstance(self.head, PairScores):
+            return self.head(hidden, first_real(hidden, real))
         if isinstance(self.head, ClassScores):
             return self.head(first_real(hidden, real))
         return hidden if self.head is None else self.head(hidden)
 
     def hidden(
-        self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None
+        self,
+        ids: Tensor,
+        real: Tensor | None = None,
+        types: Tensor | None = None,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """Return the hidden states of the last layer, (batch, tokens, width)."""
-        where = self.stack.where(ids, None, real)
-        return self.stack(self.embed(ids, where, types, real), where, real=real)[0]
+        where = self.stack.where(ids, None, real, documents)
+        x = self.embed(ids, where, types, real)
+        return self.stack(x, where, real=real, documents=documents)[0]
 
     def pooled(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return activation(W x) of each sequence's first real token, (batch, width)."""

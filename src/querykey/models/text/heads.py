@@ -1,11 +1,12 @@
-"""ClassScores: a head that scores classes, and how the weights of every model are drawn."""
+"""Heads that score classes, or tokens and classes at once; how all weights are drawn at first."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from querykey.models.text.config import ClassHead
-from querykey.nn import MultiHeadAttention, activate
+from querykey.models.text.config import ClassHead, PairHead
+from querykey.models.text.embedding import TokenScores
+from querykey.nn import BlockConfig, MultiHeadAttention, activate
 
 
 class ClassScores(nn.Module):
@@ -22,6 +23,23 @@ class ClassScores(nn.Module):
         if self.transform is not None and self.config.transform is not None:
             x = activate(self.config.transform, self.transform(x))
         return self.output(x)
+
+
+class PairScores(nn.Module):
+    """Scores over the vocabulary for every token, and over classes from the first one."""
+
+    def __init__(self, config: PairHead, block: BlockConfig, embedding: nn.Embedding):
+        super().__init__()
+        self.tokens = TokenScores(config.tokens, block, embedding)
+        self.classes = ClassScores(config.classes, block.width)
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Share the embedding's table, where the config says so."""
+        self.tokens.tie(embedding)
+
+    def forward(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (batch, tokens, vocabulary) and (batch, classes)."""
+        return self.tokens(x), self.classes(first)
 
 
 def initialise(model: nn.Module, std: float = 0.02) -> None:

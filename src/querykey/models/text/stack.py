@@ -22,7 +22,14 @@ from querykey.attention import (
     row_numbers,
 )
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
-from querykey.nn import Block, SourceMemory, Turns, make_norm, token_positions
+from querykey.nn import (
+    Block,
+    SourceMemory,
+    Turns,
+    document_positions,
+    make_norm,
+    token_positions,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +95,16 @@ class Stack(nn.Module):
         before = config.block.norm.place == "before"
         self.norm = make_norm(config.block.norm, config.block.width) if before else nn.Identity()
 
-    def where(self, ids: Tensor, state: ModelState | None, real: Tensor | None) -> Tensor:
+    def where(
+        self,
+        ids: Tensor,
+        state: ModelState | None,
+        real: Tensor | None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Return the positions of new tokens: (tokens,), or (batch, tokens) where rows differ."""
-        return token_positions(ids, None if state is None else state.layers[0], real)
+        positions = token_positions(ids, None if state is None else state.layers[0], real)
+        return positions if documents is None else document_positions(positions, documents)
 
     def forward(
         self,
@@ -99,6 +113,7 @@ class Stack(nn.Module):
         state: ModelState | None = None,
         real: Tensor | None = None,
         memory: tuple[SourceMemory, ...] | None = None,
+        documents: Tensor | None = None,
     ) -> tuple[Tensor, ModelState | None]:
         """Run tokens (batch, tokens, width) through all blocks, after those that `state` has had.
 
@@ -106,6 +121,7 @@ class Stack(nn.Module):
         """
         turns = self._turns(positions, x, state)
         shared: dict[str, Any] = {"real": real, "bias": self._bias(), "turns": turns}
+        shared["documents"] = documents
         if memory is None:
             memory = None if state is None else state.memory
         if state is not None and len(state.layers) != len(self.blocks):

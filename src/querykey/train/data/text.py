@@ -30,6 +30,7 @@ class Windows:
     tokens: np.ndarray
     length: int
     seed: int | None = None  # None: the first piece begins at the first token, in every epoch
+    starts: np.ndarray | None = None  # where documents begin, if samples are to tell them apart
 
     def __len__(self) -> int:
         free = 0 if self.seed is None else self.length - 1
@@ -40,14 +41,22 @@ class Windows:
         first = index * self.length
         if self.seed is not None and len(self.tokens) > 2 * self.length:
             first += int(sample_generator(self.seed, "phase", epoch).integers(self.length))
-        return {"tokens": np.asarray(self.tokens[first : first + self.length + 1])}
+        sample = {"tokens": np.asarray(self.tokens[first : first + self.length + 1])}
+        if self.starts is not None:
+            places = np.arange(first, first + len(sample["tokens"]))
+            number = np.searchsorted(self.starts, places, side="right")
+            sample["documents"] = number - number[0]
+        return sample
 
 
 def load_text(config: DataConfig, folder: Path, seed: int, make_tokenizer: TokenizerMaker) -> Data:
-    """Return the windows of a text; its tokens are kept in `folder`."""
+    """Return the windows of a text; its tokens are kept in `folder`.
+
+    Where the config tells documents apart, a document is a file.
+    """
     files = text_files(config, folder.parent)
     tokenizer = make_tokenizer(config.tokenizer, pieces(files), config.vocabulary)
-    tokens = token_file(files, tokenizer, folder / "tokens.bin")
+    tokens, starts = token_file(files, tokenizer, folder / "tokens.bin")
     split = int(len(tokens) * (1 - VALID))
     if min(split, len(tokens) - split) < config.length + 1:
         raise DataError(
@@ -55,8 +64,9 @@ def load_text(config: DataConfig, folder: Path, seed: int, make_tokenizer: Token
             f"to evaluate on a tenth; give more text, or a smaller data.length"
         )
     facts = Facts(tokenizer.size, config.length, tokenizer=tokenizer)
-    train = Windows(tokens[:split], config.length, seed)
-    return Data(train, Windows(tokens[split:], config.length), facts)
+    own = (starts, starts - split) if config.documents else (None, None)
+    train = Windows(tokens[:split], config.length, seed, own[0])
+    return Data(train, Windows(tokens[split:], config.length, None, own[1]), facts)
 
 
 def text_files(config: DataConfig, run: Path) -> list[Path]:
@@ -89,27 +99,36 @@ def stdlib_files() -> list[Path]:
     return files
 
 
-def token_file(files: list[Path], tokenizer: Tokenizer, path: Path) -> np.ndarray:
+def token_file(
+    files: list[Path], tokenizer: Tokenizer, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
     """Write the tokens of all files one after the other, and map that file into memory.
 
-    A file of tokens that was made from the same files, by their names, sizes and times of change,
-    and by the same tokenizer, is used again.
+    Where each file begins is returned with it. A file of tokens that was made from the same files,
+    by their names, sizes and times of change, and by the same tokenizer, is used again.
     """
     dtype = np.uint8 if tokenizer.size <= 1 << 8 else np.uint16
     dtype = dtype if tokenizer.size <= 1 << 16 else np.uint32
     origin, made_from = path.with_suffix(".origin"), _origin(files, tokenizer)
+    beginnings = path.with_suffix(".starts")
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not (origin.exists() and origin.read_text() == made_from and path.exists()):
+    there = all(file.exists() for file in (origin, beginnings, path))
+    if not (there and origin.read_text() == made_from):
         origin.unlink(missing_ok=True)
         aside = path.with_name(f"{path.name}.{os.getpid()}")
+        starts = []
         with aside.open("wb") as stream:
-            for part in pieces(files):
-                stream.write(tokenizer.encode(part).astype(dtype).tobytes())
+            for file in files:
+                starts.append(stream.tell() // np.dtype(dtype).itemsize)
+                for part in pieces([file]):
+                    stream.write(tokenizer.encode(part).astype(dtype).tobytes())
+        beginnings.write_bytes(np.asarray(starts, np.int64).tobytes())
         os.replace(aside, path)
         origin.write_text(made_from)
     if not path.stat().st_size:
         raise DataError("the text is empty")
-    return np.memmap(path, dtype=dtype, mode="r")
+    starts = np.frombuffer(beginnings.read_bytes(), np.int64)
+    return np.memmap(path, dtype=dtype, mode="r"), starts
 
 
 def _origin(files: list[Path], tokenizer: Tokenizer) -> str:

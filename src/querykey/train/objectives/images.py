@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from querykey.train.objectives.objective import (
+    LOSS,
     Batch,
     Example,
     Sample,
@@ -18,12 +19,15 @@ from querykey.train.objectives.objective import (
     cross_entropy_sum,
     scores_of,
     stacked,
+    terms_in,
 )
 
 
 @dataclass(frozen=True)
 class ImageClass:
     """Classification: a sample has an `image` (channels, height, width) and a `label`."""
+
+    losses = LOSS
 
     def example(self, sample: Sample, generator: np.random.Generator) -> Example:
         """Return the image and its label."""
@@ -33,7 +37,7 @@ class ImageClass:
     def batch(self, examples: Sequence[Example]) -> Batch:
         """Return images side by side, and their labels."""
         images, labels = stacked(examples, "images"), stacked(examples, "labels")[:, 0]
-        return Batch({"images": images, "labels": labels}, len(labels), len(labels))
+        return Batch({"images": images, "labels": labels}, terms_in(labels), len(labels))
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed cross entropy of the classes."""
@@ -50,6 +54,8 @@ class Reconstruction:
     noise: float = 0.0
     share: float = 0.0  # of the features that are hidden
 
+    losses = LOSS
+
     def example(self, sample: Sample, generator: np.random.Generator) -> Example:
         """Return what the model sees, what it should return, and which features are judged."""
         x = np.asarray(sample.get("vector", sample.get("image"))).reshape(-1)
@@ -64,7 +70,7 @@ class Reconstruction:
     def batch(self, examples: Sequence[Example]) -> Batch:
         """Return the vectors side by side."""
         tensors = {name: stacked(examples, name) for name in examples[0]}
-        return Batch(tensors, int(tensors["judged"].sum()), len(examples))
+        return Batch(tensors, {"loss": int(tensors["judged"].sum())}, len(examples))
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
         """Return the summed squared error of the judged features."""
@@ -89,6 +95,8 @@ class HiddenPatches:
     patches: int
     visible: int
 
+    losses = LOSS
+
     def example(self, sample: Sample, generator: np.random.Generator) -> Example:
         """Return the image, and its patches in random order: those that are read come first."""
         return {"images": sample["image"], "order": generator.permutation(self.patches)}
@@ -98,7 +106,8 @@ class HiddenPatches:
         tensors = {name: stacked(examples, name) for name in examples[0]}
         pixels = tensors["images"][0].numel() // self.patches
         hidden = self.patches - self.visible
-        return Batch(tensors, len(examples) * hidden * pixels, len(examples) * self.patches)
+        terms = {"loss": len(examples) * hidden * pixels}
+        return Batch(tensors, terms, len(examples) * self.patches)
 
     def sums(self, model: Any, batch: Batch) -> Sums:
         """Return the summed squared error of the pixels of hidden patches."""

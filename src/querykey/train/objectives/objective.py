@@ -1,7 +1,8 @@
 """What every training objective answers: how a sample becomes an example, and what is judged.
 
 An objective's loss is a sum over what it judges, and its batch knows how many terms that sum has.
-So a step that is cut into pieces, or spread over ranks, divides by the terms of the whole step.
+So a step that is cut into pieces, or spread over ranks, divides by the terms of the whole step. A
+loss may have several parts, each with terms of its own.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from torch import Tensor, nn
 
 Sample = dict[str, Any]
 Example = dict[str, np.ndarray]
-Sums = dict[str, Tensor]  # what is measured, each a sum over the terms of a batch
+Sums = dict[str, Tensor]  # what is measured, each a sum over the terms that a batch names for it
+Terms = dict[str, int]
 
 IGNORED = -100  # the label of a place that is not judged, as in torch's cross entropy
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors of several examples, and how many terms their loss has."""
+    """Tensors of several examples, and how many terms each sum over them has."""
 
     tensors: dict[str, Tensor]
-    terms: int
+    terms: Terms  # of every sum
     tokens: int  # positions that the model works on, padding included
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
@@ -41,6 +43,11 @@ class Batch:
 class Objective(Protocol):
     """How a model is trained: examples made from samples, batches of them, and their loss."""
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The sums whose means, added up, are the loss."""
+        ...
+
     def example(self, sample: Sample, generator: np.random.Generator) -> Example:
         """Return what the model is to see of a sample and what it is judged by."""
         ...
@@ -50,8 +57,11 @@ class Objective(Protocol):
         ...
 
     def sums(self, model: nn.Module, batch: Batch) -> Sums:
-        """Return the sum of the losses as `loss`, and other sums worth knowing, as `correct`."""
+        """Return the sums of `losses`, and others worth knowing, as `correct`."""
         ...
+
+
+LOSS = ("loss",)  # the parts of a loss that has one
 
 
 class Learner(nn.Module):
@@ -61,9 +71,9 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, tensors: dict[str, Tensor], terms: int, tokens: int) -> Sums:
-        """Return the objective's sums over a batch."""
-        return self.objective.sums(self.model, Batch(tensors, terms, tokens))
+    def forward(self, tensors: dict[str, Tensor]) -> Sums:
+        """Return the objective's sums over a batch with these tensors."""
+        return self.objective.sums(self.model, Batch(tensors, {}, 0))
 
 
 def stacked(examples: Sequence[Example], name: str, fill: float = 0) -> Tensor:
@@ -97,9 +107,10 @@ def cross_entropy_sum(output: Any, labels: Tensor) -> Sums:
     return {"loss": loss, "correct": correct}
 
 
-def terms_in(labels: Tensor) -> int:
-    """Count the labels that are judged."""
-    return int((labels != IGNORED).sum())
+def terms_in(labels: Tensor) -> Terms:
+    """Count the labels that are judged: the terms of their cross entropy."""
+    count = int((labels != IGNORED).sum())
+    return {"loss": count, "correct": count}
 
 
 def scores_of(output: Any, shape: torch.Size) -> Tensor:

@@ -23,6 +23,7 @@ from querykey.models.text.config import (
     EmbeddingConfig,
     EncoderConfig,
     Learned,
+    PairHead,
     TokenHead,
 )
 from querykey.nn import AttentionConfig, BlockConfig, MLPConfig, NormConfig
@@ -76,7 +77,7 @@ def bert_rows(config: EncoderConfig) -> tuple[Row, ...]:
     """Return the table for a BERT with this head."""
     if isinstance(config.head, ClassHead):
         return BERT_ROWS + BERT_CLASSES
-    untied = config.head is not None and not config.head.tied
+    untied = isinstance(config.head, TokenHead) and not config.head.tied
     return BERT_ROWS + BERT_TOKENS + (BERT_UNTIED if untied else BERT_TIED)
 
 
@@ -84,7 +85,7 @@ def roberta_rows(config: EncoderConfig) -> tuple[Row, ...]:
     """Return the table for a RoBERTa with this head."""
     if isinstance(config.head, ClassHead):
         return ROBERTA_ROWS + ROBERTA_CLASSES
-    untied = config.head is not None and not config.head.tied
+    untied = isinstance(config.head, TokenHead) and not config.head.tied
     return ROBERTA_ROWS + ROBERTA_TOKENS + (ROBERTA_UNTIED if untied else ROBERTA_TIED)
 
 
@@ -165,6 +166,8 @@ def read_roberta(settings: Settings, names: frozenset[str]) -> EncoderConfig:
 
 def _write(config: object, name: str) -> Settings | None:
     if not (isinstance(config, EncoderConfig) and isinstance(config.positions, Learned)):
+        return None
+    if isinstance(config.head, PairHead):
         return None
     if not config.embedding.types:  # theirs always adds one of them
         return None
