@@ -13,7 +13,7 @@ import pytest
 from querykey.train import read_config
 from querykey.train.data.images import read_idx
 from querykey.train.data.parallel import read_lines
-from querykey.train.data.sentences import entailed_pair, inverted_pair
+from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair
 from querykey.train.data.source import DataError
 from querykey.train.data.text import pieces
 from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
@@ -173,6 +173,8 @@ def test_sentences_from_elsewhere_are_neither_the_first_nor_the_next(tmp_path):
             assert bool(sample["label"]) == (second == first + 1)
             assert first != second
             labels[sample["label"]] += 1
+        epochs = [[split.sample(i, e)["label"] for i in range(len(split))] for e in range(2)]
+        assert epochs[0] != epochs[1]
     assert min(labels.values()) > 30
 
 
@@ -338,10 +340,35 @@ def test_parallel_lines_are_paired(tmp_path):
 @pytest.mark.slow
 def test_snippets_of_one_file_are_all_of_one_split(tmp_path):
     loaded = data(tmp_path, "snippets", "classes", length=200)
-    train = {tuple(s["tokens"]) for s in loaded.train.samples}
-    repeated = sum(tuple(s["tokens"]) in train for s in loaded.valid.samples)
-    assert repeated < 0.02 * len(loaded.valid)
-    assert {s["label"] for s in loaded.train.samples} == set(range(8))
+    first, second, valid = (
+        [source.sample(i, epoch) for i in range(len(source))]
+        for source, epoch in ((loaded.train, 0), (loaded.train, 1), (loaded.valid, 0))
+    )
+    train = {tuple(s["tokens"]) for s in first + second}
+    repeated = sum(tuple(s["tokens"]) in train for s in valid)
+    assert repeated < 0.02 * len(valid)
+    assert {len(s["tokens"]) for s in first + second + valid} == {200}
+    assert {s["label"] for s in first} == {s["label"] for s in valid} == set(range(8))
+    assert [s["label"] for s in first] == [s["label"] for s in second]
+    moved = sum(
+        a["tokens"].tolist() != b["tokens"].tolist() for a, b in zip(first, second, strict=True)
+    )
+    assert moved > 0.95 * len(first)
+    assert loaded.valid.sample(3, 1)["tokens"].tolist() == valid[3]["tokens"].tolist()
+
+
+def test_pieces_of_a_file_cover_it_in_order():
+    files = [(0, np.arange(7)), (1, np.arange(100, 102)), (2, np.arange(200, 212))]
+    whole = Snippets(files, room=3, begin=99)
+    cut = [(s["label"], s["tokens"].tolist()) for s in map(whole.sample, range(len(whole)))]
+    assert cut == [
+        (0, [99, 0, 1, 2]), (0, [99, 3, 4, 5]),
+        (2, [99, 200, 201, 202]), (2, [99, 203, 204, 205]),
+        (2, [99, 206, 207, 208]), (2, [99, 209, 210, 211]),
+    ]  # fmt: skip
+    moving = Snippets(files, room=3, begin=99, seed=0)
+    firsts = {moving.sample(1, epoch)["tokens"][1] for epoch in range(20)}
+    assert firsts == {3, 4}  # 5 would leave the file before its piece is full
 
 
 def test_every_source_says_what_it_is():

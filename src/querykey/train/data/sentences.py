@@ -7,14 +7,16 @@ entailment. Its wrong pairs have the words of right ones, so that counting words
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from querykey.train.config import DataConfig
-from querykey.train.data.source import Data, DataError, Drawn, Facts, Listed, drawn_apart
+from querykey.train.data.source import Data, DataError, Drawn, Facts, drawn_apart
 from querykey.train.data.text import pieces, stdlib_files, text_files
 from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 from querykey.train.order import sample_generator
@@ -155,7 +157,10 @@ def sentences(files: list[Path]) -> Iterator[str]:
 def load_adjacent(
     config: DataConfig, folder: Path, seed: int, make_tokenizer: TokenizerMaker
 ) -> Data:
-    """Return pairs of sentences that are adjacent in a text, or whose second is from elsewhere."""
+    """Return pairs of sentences that are adjacent in a text, or whose second is from elsewhere.
+
+    Every epoch draws anew which sentences are followed by their next one, and what the others get.
+    """
     texts = list(sentences(text_files(config, folder.parent)))
     if len(texts) < 100:
         raise DataError(f"the text has {len(texts)} sentences, too few for pairs of them")
@@ -167,10 +172,11 @@ def load_adjacent(
             generator = sample_generator(seed, name, index)
             label = int(generator.integers(2))
             away = 1 if label else int(generator.integers(2, len(texts)))  # neither itself nor next
-            second = texts[(index + away) % len(texts)]
-            return paired(tokenizer, texts[index], second, config.length) | {"label": label}
+            first = index % (len(texts) - 1)
+            second = texts[(first + away) % len(texts)]
+            return paired(tokenizer, texts[first], second, config.length) | {"label": label}
 
-        return Drawn(len(texts) - 1, draw)
+        return Drawn(len(texts) - 1, draw, fresh=True)
 
     facts = Facts(tokenizer.size, config.length, classes=2, tokenizer=tokenizer)
     return Data(split("train", texts[:cut]), split("valid", texts[cut:]), facts)
@@ -188,10 +194,41 @@ PACKAGES = [
 ]
 
 
+@dataclass(frozen=True)
+class Snippets:
+    """Pieces of labelled files, side by side; where the first of a file begins differs by epoch."""
+
+    files: Sequence[tuple[int, np.ndarray]]  # label, tokens
+    room: int  # tokens of a piece, its mark left out
+    begin: int
+    seed: int | None = None  # None: every file is cut at its first token, in every epoch
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """How many pieces there are up to the end of each file."""
+        return np.cumsum([len(ids) // self.room for _, ids in self.files])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
+        """Return the mark and the tokens of one piece, and the label of its file."""
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        label, ids = self.files[number]
+        first = (index - int(self.ends[number]) + len(ids) // self.room) * self.room
+        if self.seed is not None:
+            phase = sample_generator(self.seed, "phase", epoch).integers(self.room)
+            first = min(first + int(phase), len(ids) - self.room)
+        tokens = np.concatenate([[self.begin], ids[first : first + self.room]])
+        return {"tokens": tokens.astype(np.int64), "label": label}
+
+
 def load_snippets(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker) -> Data:
     """Return snippets of the standard library, labelled by the package that they are from.
 
-    Every fifth file of a package is kept for evaluation, so that no snippet has neighbours there.
+    Every fifth file of a package, or its last one of fewer, is kept for evaluation, so that no
+    snippet has neighbours there.
+    Each epoch cuts the other files at other places.
     """
     files: dict[str, list[Path]] = {name: [] for name in PACKAGES}
     for file in stdlib_files():
@@ -207,14 +244,14 @@ def load_snippets(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker)
     begin, room = tokenizer.special["begin"], config.length - 1
     if room < 1:
         raise DataError("data.length of a snippet is at least 2: a mark, and a token of code")
-    splits: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    splits: tuple[list[tuple[int, np.ndarray]], list[tuple[int, np.ndarray]]] = ([], [])
     for label, name in enumerate(PACKAGES):
         for number, file in enumerate(files[name]):
             ids = np.concatenate([tokenizer.encode(part) for part in pieces([file])] or [[]])
-            for first in range(0, len(ids) - room, room):
-                tokens = np.concatenate([[begin], ids[first : first + room]]).astype(np.int64)
-                splits[number % 5 == 4].append({"tokens": tokens, "label": label})
-    if not all(splits):
+            kept = number % 5 == 4 or number == len(files[name]) - 1 < 4
+            splits[kept].append((label, ids))
+    train, valid = Snippets(splits[0], room, begin, seed), Snippets(splits[1], room, begin)
+    if not (len(train) and len(valid)):
         raise DataError("the packages of Python's own library have too few files for snippets")
     facts = Facts(tokenizer.size, config.length, classes=len(PACKAGES), tokenizer=tokenizer)
-    return Data(Listed(splits[0]), Listed(splits[1]), facts)
+    return Data(train, valid, facts)

@@ -67,17 +67,21 @@ class Listed:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A generated task: sample `index` is drawn from the random numbers that belong to it."""
+    """A generated task: sample `index` is drawn from the random numbers that belong to it.
+
+    One that is `fresh` goes on counting, so that no epoch has the samples of another.
+    """
 
     count: int
     draw: Callable[[int], dict[str, Any]]
+    fresh: bool = False
 
     def __len__(self) -> int:
         return self.count
 
     def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
         """Draw the sample of a number."""
-        return self.draw(index)
+        return self.draw(index + epoch * self.count if self.fresh else index)
 
 
 Draw = Callable[[np.random.Generator], Any]
