@@ -43,12 +43,19 @@ RECIPES: dict[str, TrainingRecipe] = {
     "masked-words": _recipe(
         "masked-words", "BERT's masked words, on Python's own library",
         {"name": "stdlib", "tokenizer": "bpe", "vocabulary": 4096, "length": 64}, _bert(),
-        "masked", optimizer={"warmup": 100}, loop={"batch": 32},
+        "masked", optimizer={"warmup": 300}, loop={"batch": 64, "steps": 6000},
     ),
     "adjacent": _recipe(
         "adjacent", "whether two sentences of a text are adjacent",
         {"name": "adjacent", "tokenizer": "bpe", "vocabulary": 2048, "length": 96},
-        _bert(layers=2, dropout=0.1), "classes", loop={"batch": 32},
+        _bert(layers=2, dropout=0.1), "classes",
+        optimizer={"warmup": 300}, loop={"batch": 128, "steps": 3000},
+    ),
+    "words-and-pairs": _recipe(
+        "words-and-pairs", "BERT's pretraining: hidden tokens and adjacent sentences at once",
+        {"name": "adjacent", "tokenizer": "bpe", "vocabulary": 2048, "length": 96},
+        _bert(layers=2, dropout=0.1), "words-and-pairs",
+        optimizer={"warmup": 300}, loop={"batch": 128, "steps": 4000},
     ),
     "inverted": _recipe(
         "inverted", "whether a sentence is the inversion of another",
@@ -63,7 +70,8 @@ RECIPES: dict[str, TrainingRecipe] = {
     "snippets": _recipe(
         "snippets", "which package of Python's own library a snippet is from",
         {"name": "snippets", "tokenizer": "bpe", "vocabulary": 4096, "length": 64},
-        _bert(layers=2, dropout=0.1), "classes", loop={"batch": 32},
+        _bert(layers=2, dropout=0.1), "classes",
+        optimizer={"warmup": 300}, loop={"batch": 64, "steps": 3000},
     ),
     "dates": _recipe(
         "dates", "dates in many formats to ISO 8601",
@@ -73,8 +81,9 @@ RECIPES: dict[str, TrainingRecipe] = {
     "german-english": _recipe(
         "german-english", "German to English, on parallel text",
         {"name": "parallel", "tokenizer": "bpe", "vocabulary": 8000, "length": 64},
-        {"name": "transformer", "layers": 3, "width": 256, "dropout": 0.1},
-        "translation", optimizer={"warmup": 500}, loop={"batch": 64, "steps": 6000},
+        {"name": "transformer", "layers": 3, "width": 256, "dropout": 0.3},
+        "translation", optimizer={"warmup": 800, "rate": 7e-4},
+        loop={"batch": 128, "steps": 5000},
     ),
     "copy": _recipe(
         "copy", "a word, a mark, the word again",
@@ -88,8 +97,8 @@ RECIPES: dict[str, TrainingRecipe] = {
     ),
     "mnist": _recipe(
         "mnist", "MNIST by a small vision transformer",
-        {"name": "mnist"}, {"name": "vit", "patch": 4, "width": 64, "dropout": 0.1}, "images",
-        optimizer={"warmup": 200}, loop={"batch": 128, "steps": 5000},
+        {"name": "mnist"}, {"name": "vit", "patch": 4, "width": 128, "dropout": 0.1}, "images",
+        optimizer={"warmup": 500}, loop={"batch": 128, "steps": 7000},
     ),
     "digits": _recipe(
         "digits", "scikit-learn's digits by a small vision transformer",

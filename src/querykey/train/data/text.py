@@ -74,7 +74,7 @@ def text_files(config: DataConfig, run: Path) -> list[Path]:
 
     What the run itself writes is left out, where its folder lies below that of the text.
     """
-    if config.name == "stdlib" and not config.path:
+    if config.name != "text" and not config.path:
         return stdlib_files()
     path = Path(config.path).expanduser() if config.path else find_folder("", "text", "a text")
     files = [path]
