@@ -108,7 +108,7 @@ def test_the_formulas_of_the_gpu_kernels_against_a_loop(queries, keys, causal, n
     launch = (plans.Launch(16, 16, 4, 1),) * 2
     monkeypatch.setitem(plans.PLANS, 16, plans.Plan(8, (near, near), launch, launch, launch))
     q, k, v = (3, 2, queries, 16), (3, keys, 16), (3, keys, 32)
-    found = on_gpu.forward(q, k, v, None, None, causal, False)
+    found = on_gpu.forward(q, k, v, None, None, None, causal, False)
     chunk = 8 if near == 0 else None
     for_queries = loop(queries, 0 if chunk else keys, 16, 32, causal, chunk)
     for_keys = loop(0, keys, 16, 32, causal, chunk)
@@ -160,7 +160,7 @@ def test_the_formulas_of_causal_sums_are_above_by_what_they_say(counted):
 
 def test_the_state_is_cheaper_to_read_than_a_long_cache():
     width = qk.Quadratic().width(64)
-    shapes = [(16, 1, 64), (16, 64), (16, 64), None, (16, width, 64), (16, width), None]
+    shapes = [(16, 1, 64), (16, 64), (16, 64), None, None, (16, width, 64), (16, width), None]
     assert on_gpu.decode(*shapes) == 16 * 2 * 2 * width * 65
 
 

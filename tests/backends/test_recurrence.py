@@ -32,7 +32,13 @@ def interpreted():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MORE = ["in turns with the equation", "the sums themselves", "compiled whole"]
+MORE = [
+    *(f"{name}, gates" for name in driver.GATED),
+    "in turns, gates",
+    "in turns with the equation",
+    "the sums themselves",
+    "compiled whole",
+]
 
 
 @pytest.mark.slow

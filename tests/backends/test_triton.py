@@ -43,6 +43,7 @@ def interpreted():
     "name",
     [
         *triton_driver.CASES,
+        *triton_driver.GATED,
         *triton_driver.DOCUMENTS,
         *(f"vanishing, {how}" for how in ("chunks", "documents", "pairs")),
         "checkpointed",

@@ -23,7 +23,13 @@ from querykey.backends.triton.kernels.sums import chunk_sums
 from querykey.backends.triton.launches import Launcher
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
-FLAGS, COUNTS = MockTensor(torch.uint8), MockTensor(torch.int32)
+FLAGS = MockTensor(torch.uint8)
+# Which keys are real, counts, gates and sums of what these get.
+KINDS = {
+    "": (None, None, None, None),
+    ", padded": (FLAGS, SINGLE, None, None),
+    ", gates": (None, SINGLE, SINGLE, SINGLE),
+}
 INPUTS = {"q_LGTD": HALF, "k_LND": HALF, "v_LNM": HALF, "inverse_LGT": SINGLE}
 FAR = {"square_LCPDM": HALF, "moments_LCR": SINGLE}
 INDEX = re.compile(r"(%[\w#]+) = ttg\.memdesc_index (%[\w#]+)\[.*?: !ttg\.memdesc<(\d+)x")
@@ -120,19 +126,26 @@ def planned(size):
         call = KernelCall(sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
         plain = INPUTS | (FAR if far else dict.fromkeys(FAR))
         outs = plain | dict.fromkeys(("out_LGTM", "residue_LGTM"), HALF) | {"q_LGBDS": HALF}
-        unpadded = {"real_LN": None, "count_LC": None}
-        padded = {"real_LN": FLAGS, "count_LC": COUNTS}
         back = plain | {"dout_LGTM": HALF, "e_LGT": SINGLE}
+        by_query = back | {"q_LGBDS": HALF, "dq_LGTD": HALF}
+        by_key = back | {"k_LBDS": HALF, "dk_LND": HALF, "dv_LNM": HALF}
         for name, launcher, tensors in (
-            ("outputs", call.outputs_and_residue, outs | unpadded),
-            ("outputs, padded", call.outputs_and_residue, outs | padded),
-            ("by query", call.query_gradients, back | {"q_LGBDS": HALF, "dq_LGTD": HALF}),
-            ("by key", call.key_gradients, back | {"k_LBDS": HALF, "dk_LND": HALF, "dv_LNM": HALF}),
+            ("outputs", call.outputs_and_residue, outs),
+            ("by query", call.query_gradients, by_query),
+            ("by key", call.key_gradients, by_key),
         ):
-            yield f"{name} {size} {far}", launcher, tensors
+            for kind, (real, counts, gates, total) in KINDS.items():
+                more = {"real_LN": real, "total_LGT": total}
+                if name == "outputs":
+                    more = {"real_LN": real}
+                elif name == "by key":
+                    more = {"total_LN": total}
+                more |= {"count_LC": counts, "gates_L5N": gates}
+                yield f"{name} {size} {far}{kind}", launcher, tensors | more
     if size <= plans.SUMMED:
         for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
             tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
+            tensors["count_LC"] = w
             yield f"sums {size} {bool(w)}", launches.chunk_sums, tensors
 
 

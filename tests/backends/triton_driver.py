@@ -2,7 +2,7 @@
 
 Needs TRITON_INTERPRET=1 and so a process of its own: kernels are made for the interpreter or not at
 all when they are loaded. The last line printed is JSON: for each case the relative errors of the
-output and of the gradients of q, k and v.
+output and of the gradients of q, k and v, and of the gates where there are any.
 """
 
 import json
@@ -38,6 +38,14 @@ CASES = {
     "all keys, few queries": (TAYLOR, 1, 2, 2, 5, 53, 16, 16, False, None),
     "all keys, one chunk": (POLYNOMIAL, 2, 1, 1, 20, 40, 16, 16, False, "right"),
 }  # fmt: skip
+# The same, with a gate at every token: weak ones, and some that leave nothing.
+GATED = {
+    "gates, one token": (QUADRATIC, 1, 2, 2, 1, 1, 16, 16, True, None),
+    "gates, pairs, left padding": (TAYLOR, 2, 2, 1, 38, 38, 16, 32, True, "left"),
+    "gates, chunks, groups": (QUADRATIC, 1, 2, 1, 101, 101, 16, 16, True, None),
+    "gates, chunks, right padding": (POLYNOMIAL, 2, 1, 1, 96, 96, 13, 5, True, "right"),
+    "gates, wider keys": (TAYLOR, 1, 1, 1, 67, 67, 32, 16, True, None),
+}  # fmt: skip
 SCALE = 0.3
 UTILS = ("test_schema", "test_faketensor")
 # Map, batch, heads, key heads, tokens, key and value size, causal, padded; how ids follow.
@@ -67,12 +75,34 @@ def draw_documents(case):
     return kernel, similarity, inputs, grad, causal, real, ids
 
 
-def quadratic_form(q, k, v, similarity, causal, real, ids=None):
+def draw_gates(k, seed=3):
+    """Return logarithms of gates for keys (batch, kv_heads, N, D)."""
+    made = torch.Generator().manual_seed(seed)
+    decay = -(torch.randn(k.shape[:3], generator=made) ** 2) / 20
+    strong = torch.rand(k.shape[:3], generator=made) < 0.07
+    return torch.where(strong, 3000 * decay, decay)
+
+
+def left_of(decay, real):
+    """exp(decay[j + 1] + ... + decay[i]) for all i and j <= i, (batch, kv_heads, N, N)."""
+    if real is not None:
+        decay = torch.where(real[:, None], decay, 0)
+    place = torch.arange(decay.shape[-1])
+    rows = [
+        torch.where((place > j) & (place <= place[:, None]), decay[..., None, :], 0).sum(-1)
+        for j in place
+    ]
+    return torch.stack(rows, -1).exp()
+
+
+def quadratic_form(q, k, v, similarity, causal, real, ids=None, decay=None):
     """sum_j w_ij v_j / sum_j w_ij over the keys j that query i sees."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     w = similarity(SCALE * (q @ k.mT))
     if causal:
         w = w.tril()
+    if decay is not None:
+        w = w * left_of(decay, real).repeat_interleave(q.shape[1] // decay.shape[1], 1)
     if real is not None:
         w = torch.where(real[:, None, None, :], w, 0.0)
     if ids is not None:
@@ -104,7 +134,8 @@ def draw(case):
 def errors(found, wanted):
     # A gradient that is 0 in truth, as with one key, is held against the size of dv.
     sizes = [float(x.norm()) for x in wanted]
-    sizes = [size if size > 1e-9 * sizes[-1] else sizes[-1] for size in sizes]
+    of_values = sizes[:4][-1]
+    sizes = [size if size > 1e-9 * of_values else of_values for size in sizes]
     return [float((a - b).norm()) / size for a, b, size in zip(found, wanted, sizes, strict=True)]
 
 
@@ -120,6 +151,26 @@ def run(kernel, similarity, inputs, grad, causal, real, ids=None):
 
     def attend(*x):
         return linear.attend(*x, kernel, causal=causal, real=real, ids=ids)
+
+    return errors(results(attend, inputs, grad), wanted)
+
+
+def run_gated(case):
+    """Errors of the output and of the gradients of q, k, v and decay."""
+    kernel, similarity, inputs, grad, _, real = draw(case)
+    inputs = [*inputs, draw_gates(inputs[1])]
+    wanted = results(
+        lambda q, k, v, decay: quadratic_form(q, k, v, similarity, True, real, decay=decay),
+        [x.double() for x in inputs],
+        grad,
+    )
+    if real is not None:
+        for x in inputs[1:3]:
+            x.masked_fill_(~real[:, None, :, None], math.nan)
+        inputs[3].masked_fill_(~real[:, None], math.nan)
+
+    def attend(q, k, v, decay):
+        return linear.attend(q, k, v, kernel, causal=True, real=real, decay=decay)
 
     return errors(results(attend, inputs, grad), wanted)
 
@@ -210,10 +261,11 @@ def run_shapes():
         q, k, v = (x.flatten(0, 1) for x in inputs)
         numbers = [SCALE, *kernel.features.coefficients]
         for keep in (True, False):
-            args = (q.view(len(k), -1, *q.shape[1:]), k, v, None, numbers, causal, keep)
+            gates = draw_gates(k[:, None])[:, 0] if causal else None
+            args = (q.view(len(k), -1, *q.shape[1:]), k, v, None, gates, numbers, causal, keep)
             torch.library.opcheck(ops.triton_forward.default, args, test_utils=UTILS)
             kept = ops.triton_forward.default(*args[:-1], True)
-            args = (kept[0], *kept[:3], *args[:3], *kept[3:], numbers, causal)
+            args = (kept[0], *kept[:3], *args[:3], *kept[3:], None, gates, numbers, causal)
             torch.library.opcheck(ops.triton_backward.default, args, test_utils=UTILS)
     return [0.0]
 
@@ -237,6 +289,7 @@ def main():
         plans.PLANS[size] = plans.Plan(32, (40, 40), *[(launch, launch)] * 3)
     plans.CACHE = 10_000  # bytes: two rows of the case named so
     found = {name: run(*draw(case)) for name, case in CASES.items()}
+    found |= {name: run_gated(case) for name, case in GATED.items()}
     found |= {name: run(*draw_documents(case)) for name, case in DOCUMENTS.items()}
     padded = CASES["chunks, groups, left padding"]
     found["vanishing, chunks"] = run_vanishing(padded, False)

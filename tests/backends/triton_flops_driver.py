@@ -56,9 +56,9 @@ def run(queries, keys, far, causal):
     plans.PLANS[SIZE] = plans.Plan(CHUNK, (near, near), launch, launch, launch)
     q = torch.randn(LANES, GROUP, queries, SIZE)
     k, v = torch.randn(LANES, keys, SIZE), torch.randn(LANES, keys, WIDTH)
-    *forward, kept = beside(OPS.triton_forward, q, k, v, None, NUMBERS, causal, True)
+    *forward, kept = beside(OPS.triton_forward, q, k, v, None, None, NUMBERS, causal, True)
     out, more, inverse, *sums = kept
-    args = (torch.ones_like(out), out, more, inverse, q, k, v, *sums, NUMBERS, causal)
+    args = (torch.ones_like(out), out, more, inverse, q, k, v, *sums, None, None, NUMBERS, causal)
     *backward, _ = beside(OPS.triton_backward, *args)
     return forward, backward
 

@@ -9,7 +9,15 @@ import json
 import warnings
 
 import torch
-from tests.backends.triton_driver import POLYNOMIAL, QUADRATIC, SCALE, TAYLOR, poison
+from tests.backends.triton_driver import (
+    POLYNOMIAL,
+    QUADRATIC,
+    SCALE,
+    TAYLOR,
+    draw_gates,
+    left_of,
+    poison,
+)
 
 from querykey.attention import empty_state, recur
 from querykey.attention.features import Polynomial
@@ -19,6 +27,7 @@ from querykey.backends.triton import plans
 
 BARE = (Polynomial(2, bias=0.0), lambda d: d**2)
 GPU, EQUATION = triton.recur, recur
+GATED = "one by one", "a prompt, then tokens", "ragged rows"  # run with a gate at every token too
 # Map, batch, heads, key heads, key and value size, pieces, whether some tokens are not real.
 CASES = {
     "one by one": (QUADRATIC, 2, 2, 2, 5, 3, (1, 1, 1, 1), False),
@@ -40,7 +49,7 @@ def draw(case, seed=0):
     return Kernel(features, SCALE), similarity, (q, k, v), real | (not ragged)
 
 
-def wanted(similarity, q, k, v, real):
+def wanted(similarity, q, k, v, real, decay=None):
     """Return what every real query sees, and zeros for the others, one row after the other."""
     q, k, v = (x.double() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
@@ -48,6 +57,9 @@ def wanted(similarity, q, k, v, real):
     for row, there in enumerate(real):
         qr, kr, vr = (x[row][:, there] for x in (q, k, v))
         w = similarity(SCALE * (qr @ kr.mT)).tril()
+        if decay is not None:
+            left = left_of(decay[row, :, there].double()[None], None)[0]
+            w = w * left.repeat_interleave(len(w) // len(left), 0)
         out[row][:, there] = w @ vr / w.sum(-1, keepdim=True)
     return out
 
@@ -58,8 +70,11 @@ def begun(kernel, q, k, v):
 
 
 def outputs(kernel, inputs, real, pieces, ways):
-    """Return all outputs and the last state; the n-th piece goes the n-th of the ways, in turns."""
-    now, outs, first = begun(kernel, *inputs), [], 0
+    """Return all outputs and the last state; the n-th piece goes the n-th of the ways, in turns.
+
+    The inputs are q, k, v and, if there are gates, decay.
+    """
+    now, outs, first = begun(kernel, *inputs[:3]), [], 0
     for number, count in enumerate(pieces):
         at = slice(first, first + count)
         piece = (x[:, :, at] for x in inputs)
@@ -70,10 +85,12 @@ def outputs(kernel, inputs, real, pieces, ways):
     return torch.cat(outs, 2), now
 
 
-def extend(q, k, v, now, real=None, *, way):
-    """Take new tokens into the state, by one of the ways to do that."""
-    new = now.chunk(q, k, v, real)
-    out, *sums = way(now.kernel, new.q, new.k, new.v, *now.arrays, new.real_places())
+def extend(q, k, v, *rest, way):
+    """Take new tokens into the state, by one of the ways to do that; the rest as `outputs` says."""
+    *decay, now, real = rest
+    new = now.chunk(q, k, v, real, *decay)
+    gates = () if new.decay is None else (new.decay,)
+    out, *sums = way(now.kernel, new.q, new.k, new.v, *now.arrays, new.real_places(), *gates)
     return new.restore(out), now.after(new, *sums)
 
 
@@ -81,10 +98,12 @@ def error(found, true):
     return float((found - true).norm() / true.norm())
 
 
-def run(case, ways=(GPU,)):
+def run(case, ways=(GPU,), gated=False):
     kernel, similarity, inputs, real = draw(case)
+    if gated:
+        inputs = (*inputs, draw_gates(inputs[1]))
     found, _ = outputs(kernel, inputs, real, case[6], ways)
-    return error(found, wanted(similarity, *inputs, real))
+    return error(found, wanted(similarity, *inputs[:3], real, *inputs[3:]))
 
 
 def sums(case):
@@ -100,9 +119,9 @@ def two_futures(pieces):
     _, now = outputs(kernel, inputs, real, pieces, [GPU])
     before = [x.clone() for x in now.arrays]
     last = [x[:, :, -1:] for x in inputs]
-    one = extend(*last, now, way=GPU)[0]
-    extend(*(x + 1 for x in last), now, way=GPU)
-    again = extend(*last, now, way=GPU)[0]
+    one = extend(*last, now, None, way=GPU)[0]
+    extend(*(x + 1 for x in last), now, None, way=GPU)
+    again = extend(*last, now, None, way=GPU)[0]
     kept = [error(a, b) for a, b in zip(now.arrays, before, strict=True)]
     return max(*kept, error(again, one))
 
@@ -128,6 +147,8 @@ def main():
     for size in plans.SIZES:
         plans.PLANS[size] = plans.Plan(32, (40, 40), *[(launch, launch)] * 3)
     found = {name: run(case) for name, case in CASES.items()}
+    found |= {f"{name}, gates": run(CASES[name], gated=True) for name in GATED}
+    found["in turns, gates"] = run(CASES["prompts in pieces"], (GPU, EQUATION), gated=True)
     found["in turns with the equation"] = run(CASES["prompts in pieces"], (GPU, EQUATION))
     found["the sums themselves"] = max(sums(case) for case in CASES.values())
     found["an old state"] = max(two_futures((1,)), two_futures((40,)))

@@ -51,8 +51,8 @@ def refusal(request: Request[Kernel]) -> str | None:
     if others:
         shown = " & ".join(map(str, others))
         return f"it takes Causal(), padding and documents, and {shown} is none of these"
-    if request.decay is not None:
-        return "it has no decay"
+    if request.decay is not None and request.others:
+        return "it takes a decay or Documents(...), not both"
     if len(request.others) > 1:
         return "it takes one Documents(...), not several at once"
     ordered = request.starts_at_zero and request.call.queries == request.call.keys
@@ -65,7 +65,8 @@ def refusal(request: Request[Kernel]) -> str | None:
         return f"it takes keys and values of at most {most} entries{where}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
-    one_way = _machine(request.q) or only_backward(request.q, request.k, request.v)
+    tensors = (request.q, request.k, request.v, request.decay)
+    one_way = _machine(request.q) or only_backward(*tensors)
     return one_way or _precision(request.q) or _crowd(*request.q.shape[:-2])
 
 
@@ -91,17 +92,16 @@ def recurrence_refusal(
     reason = _other_mechanism(mechanism)
     if reason is not None:
         return reason
-    if decay is not None:
-        return "it has no decay"
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *sums)):
+    given = (q, k, v, *sums) if decay is None else (q, k, v, *sums, decay)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return "it gives no gradients through a state"
     if q.shape[2] == 1 and q.dtype not in DECODED:
         return f"it takes no {str(q.dtype)[6:]}"
     if q.shape[2] == 1:
-        return _machine(q) or only_backward(q, k, v, *sums)
+        return _machine(q) or only_backward(q, k, v, *sums, decay)
     if max(q.shape[-1], v.shape[-1]) > SUMMED:
         return f"it takes keys and values of at most {SUMMED} entries, or one token"
-    one_way = _machine(q) or only_backward(q, k, v, *sums)
+    one_way = _machine(q) or only_backward(q, k, v, *sums, decay)
     return one_way or _precision(q) or _crowd(*q.shape[:2])
 
 
@@ -169,7 +169,7 @@ def run(request: Request[Kernel]) -> torch.Tensor:
     ids = next((moved(part.ids, request.q) for part in _documents(request)), None)
     return linear.attend(
         request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real,
-        ids=ids,
+        decay=request.decay, ids=ids,
     )  # fmt: skip
 
 
@@ -186,7 +186,8 @@ def recur(
     outer: torch.Tensor,
     total: torch.Tensor,
     real: torch.Tensor | None,
+    decay: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Take new tokens into the sums of a recurrent state; `real` is (batch, 1, tokens)."""
     real = None if real is None else real[:, 0]
-    return linear.extend(q, k, v, kernel, outer, total, real=real)
+    return linear.extend(q, k, v, kernel, outer, total, real=real, decay=decay)

@@ -21,29 +21,35 @@ Numbers = tuple[float, ...]
 
 
 def differentiable(
-    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, numbers: Numbers, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    decay: Tensor | None,
+    numbers: Numbers,
+    causal: bool,
 ) -> Tensor:
     """Return out (..., heads, T, M) for q (..., heads, T, D), k and v (..., kv_heads, N, ...).
 
-    Sizes are those that `plans` lists; real (lanes, N) and numbers are as `ops` says.
+    Sizes are those that `plans` lists; real and decay (lanes, N) and numbers are as `ops` says.
     """
-    keep = keeps(q, k, v)
-    if not unwatched(q, k, v):
+    keep = keeps(q, k, v, decay)
+    if not unwatched(q, k, v, *(() if decay is None else (decay,))):
         shape = (*q.shape[:-1], v.shape[-1])
         q, k, v = folded(q, k, v)
-        return triton_forward(q, k, v, real, numbers, causal, keep)[0].view(shape)
+        return triton_forward(q, k, v, real, decay, numbers, causal, keep)[0].view(shape)
     if keep:
-        return _Attention.apply(q, k, v, real, numbers, causal)
+        return _Attention.apply(q, k, v, real, decay, numbers, causal)
     from querykey.backends.triton import passes
 
     with _device_of(q):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        return passes.forward(q, k, v, real, numbers, causal, keep).out
+        return passes.forward(q, k, v, real, decay, numbers, causal, keep).out
 
 
-def keeps(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def keeps(*tensors: Tensor | None) -> bool:
     """Whether a gradient of one of these may be asked for."""
-    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 class _Attention(torch.autograd.Function):
@@ -56,6 +62,7 @@ class _Attention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         real: Tensor | None,
+        decay: Tensor | None,
         numbers: Numbers,
         causal: bool,
     ) -> Tensor:
@@ -64,25 +71,28 @@ class _Attention(torch.autograd.Function):
 
         with _device_of(q):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-            results = passes.forward(q, k, v, real, numbers, causal, keep=True)
-        ctx.save_for_backward(*results, q, k, v)
+            results = passes.forward(q, k, v, real, decay, numbers, causal, keep=True)
+        ctx.save_for_backward(*results, q, k, v, real, decay)
         ctx.how = numbers, causal
         return results.out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        """Return the gradients of q, k and v."""
+        """Return the gradients of q, k, v and decay."""
         from querykey.backends.triton import passes
 
-        *kept, q, k, v = ctx.saved_tensors
+        *kept, q, k, v, real, decay = ctx.saved_tensors
         if torch.is_grad_enabled():
             out, residue, inverse, *sums = (or_empty(x, q) for x in kept)
-            gradients = triton_backward(g, out, residue, inverse, q, k, v, *sums, *ctx.how)
+            tensors = (g, out, residue, inverse, q, k, v, *sums, real, decay)
+            *three, for_decay = triton_backward(*tensors, *ctx.how)
+            for_decay = None if decay is None else for_decay
         else:
             with _device_of(q):
                 g, results = g.contiguous(), passes.Results(*kept)
-                gradients = passes.backward(g, results, q, k, v, *ctx.how)
-        return *gradients, None, None, None
+                how = (q, k, v, real, decay, *ctx.how)
+                *three, for_decay = passes.backward(g, results, *how)
+        return *three, None, for_decay, None, None
 
 
 def _device_of(q: Tensor) -> AbstractContextManager[Any]:

@@ -46,9 +46,16 @@ def sum_shapes(key_dim: int, value_dim: int) -> tuple[tuple[int, int, int], int]
     return square, key_dim * value_dim + key_dim * key_dim + value_dim + key_dim
 
 
-def empty_sums(q: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return room for the sums that a forward pass keeps: one table a chunk, or one for all."""
+def empty_sums(q: Tensor, v: Tensor, causal: bool, weighted: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for the sums that a forward pass keeps: one table a chunk, or one for all.
+
+    The last, of counts, is empty where tokens have no weights.
+    """
     lanes, (keys, value_dim), key_dim = q.shape[0], v.shape[1:], q.shape[-1]
     tables = (lanes, -(-keys // plan(key_dim, value_dim).chunk) if causal else 1)
     square, moments = sum_shapes(key_dim, value_dim)
-    return q.new_empty((*tables, *square)), q.new_empty((*tables, moments), dtype=torch.float32)
+    return (
+        q.new_empty((*tables, *square)),
+        q.new_empty((*tables, moments), dtype=torch.float32),
+        q.new_empty(tables, dtype=torch.float32) if weighted else q.new_empty(0),
+    )

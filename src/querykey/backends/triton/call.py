@@ -17,11 +17,12 @@ from torch import Tensor
 
 from querykey.backends.triton import plans
 from querykey.backends.triton.buffers import sum_shapes
-from querykey.backends.triton.kernels import gradients, sums
+from querykey.backends.triton.kernels import gates, gradients, running, sums
 from querykey.backends.triton.kernels.outputs import outputs
 from querykey.backends.triton.launches import Launcher
 
-ROWS = 128  # queries whose output gradients one program scales
+ROWS = 128  # tokens that one program scales, values or gradients of outputs
+AT_ONCE = 1024  # gates that are summed up at a time
 
 
 class Sizes(NamedTuple):
@@ -102,9 +103,33 @@ class KernelCall:
         return SumLaunches(self, self.sizes.keys, group=1, weighted=False)
 
     @cached_property
+    def weighted_key_sums(self) -> SumLaunches:
+        """The launches that sum up keys with weights, and values that have had theirs."""
+        return SumLaunches(self, self.sizes.keys, group=1, weighted=True)
+
+    @cached_property
     def query_sums(self) -> SumLaunches:
         """The launches that sum up queries and gradients of their outputs, with weights."""
-        return SumLaunches(self, self.sizes.queries, self.sizes.group, weighted=True)
+        sizes = self.sizes
+        return SumLaunches(self, sizes.queries, sizes.group, weighted=True, backward=True)
+
+    @cached_property
+    def gate_tables(self) -> Launcher:
+        """The launch of what the kernels need of gates."""
+        keys, chunk = self.sizes.keys, self.plan.chunk
+        return Launcher(
+            gates.gate_tables, (cut(keys, chunk), self.sizes.lanes), plans.PLAIN,
+            N=keys, CHUNK=chunk, GRANULE=self.plan.granule, STEP=AT_ONCE,
+        )  # fmt: skip
+
+    @cached_property
+    def scaled_values(self) -> Launcher:
+        """The launch of values times the weights of their keys."""
+        rows = self.sizes.lanes * self.sizes.keys
+        return Launcher(
+            gates.scaled_values, (cut(rows, ROWS),), plans.PLAIN, rows=rows,
+            M=self.sizes.value_dim, BLOCK=ROWS,
+        )  # fmt: skip
 
     @cached_property
     def outputs(self) -> Launcher:
@@ -120,8 +145,7 @@ class KernelCall:
         launch = self.plan.outputs[not self.far]
         return Launcher(
             outputs, self._query_grid(launch), launch, **self._of_queries,
-            offset=self.similarity.offset, KEEP=keep, CARRIED=self.carried,
-            **self._constants(launch),
+            KEEP=keep, CARRIED=self.carried, **self._constants(launch),
         )  # fmt: skip
 
     @cached_property
@@ -130,7 +154,8 @@ class KernelCall:
         rows = self.sizes.lanes * self.sizes.group * self.sizes.queries
         return Launcher(
             gradients.scaled_gradients, (cut(rows, ROWS),), plans.PLAIN, rows=rows,
-            M=self.sizes.value_dim, KEPT=self.dtype != torch.float32, FAR=self.far, BLOCK=ROWS,
+            T=self.sizes.queries, G=self.sizes.group, M=self.sizes.value_dim,
+            KEPT=self.dtype != torch.float32, FAR=self.far, BLOCK=ROWS,
         )  # fmt: skip
 
     @cached_property
@@ -159,11 +184,11 @@ class KernelCall:
     @property
     def _of_queries(self) -> dict[str, Any]:
         """The numbers that the kernels over queries get at run time."""
-        sizes, similarity = self.sizes, self.similarity
+        sizes = self.sizes
         return {
             "T": sizes.queries, "N": sizes.keys, "blocks": self.blocks(sizes.queries),
             "chunks": self.tables, "rows_at_once": self.rows_at_once(sizes.keys) * sizes.group,
-            "rise": similarity.rise, "shift": similarity.shift,
+            **self.similarity._asdict(),
         }  # fmt: skip
 
     def _constants(self, launch: plans.Launch) -> dict[str, Any]:
@@ -171,15 +196,19 @@ class KernelCall:
         sizes = self.sizes
         return {
             "G": sizes.group, "CHUNK": self.plan.chunk, "D": sizes.key_dim, "M": sizes.value_dim,
-            "STEP": self.step, "BQ": launch.queries, "BK": launch.keys, "CAUSAL": self.causal,
-            "FAR": self.far, "NEAR": self.near, "PRECISION": self.precision,
+            "STEP": self.step, "BQ": launch.queries, "BK": launch.keys,
+            "GRANULE": self.plan.granule, "CAUSAL": self.causal, "FAR": self.far,
+            "NEAR": self.near, "PRECISION": self.precision,
         }  # fmt: skip
 
 
 class SumLaunches:
-    """The launches that sum up the tokens of all chunks, keys or queries."""
+    """The launches that sum up the tokens of all chunks, keys or, going backward, queries."""
 
-    def __init__(self, call: KernelCall, tokens: int, group: int, weighted: bool):
+    def __init__(
+        self, call: KernelCall, tokens: int, group: int, weighted: bool, backward: bool = False
+    ):
+        self.weighted = weighted
         lanes, chunk = call.sizes.lanes, call.plan.chunk
         key_dim, value_dim = call.sizes.key_dim, call.sizes.value_dim
         blocks, self.chunks = call.blocks(tokens), cut(tokens, chunk)
@@ -195,14 +224,16 @@ class SumLaunches:
         self.chunk_sums = Launcher(
             sums.chunk_sums, (3 * key_dim // 16 + 1, asked, lanes), plans.SUMS,
             T=tokens, blocks=blocks, chunks=self.chunks, G=group, CHUNK=chunk, D=key_dim,
-            M=value_dim, STEP=call.step, FIRST=self.chunks - asked if weighted else 0,
+            M=value_dim, STEP=call.step, FIRST=self.chunks - asked if backward else 0,
             EVEN=tokens % chunk == 0, WEIGHTED=weighted, PRECISION=call.precision,
         )  # fmt: skip
         size, block = math.prod(self.square_shape), 1024 if key_dim > 32 else 256
+        self.parts = cut(size, block) + cut(self.moments_size, block) + 1
         self.running_sums = Launcher(
-            sums.running_sums, (cut(size, block) + cut(self.moments_size, block), lanes),
-            plans.PLAIN, chunks=self.chunks, square_size=size, moments_size=self.moments_size,
-            BLOCK=block, CARRIED=call.carried, BACKWARD=weighted, TOTAL=not call.causal,
+            running.running_sums, (self.parts, lanes), plans.PLAIN, N=tokens, chunks=self.chunks,
+            square_size=size, moments_size=self.moments_size, **call.similarity._asdict(),
+            D=key_dim, M=value_dim, CHUNK=chunk, BLOCK=block, CARRIED=call.carried,
+            BACKWARD=backward, TOTAL=not call.causal,
         )  # fmt: skip
 
 
@@ -245,6 +276,4 @@ def _kernel_call(
     pairs: bool,
 ) -> KernelCall:
     far = carried or (not pairs and plan.far(sizes.queries, sizes.keys, keep))
-    return KernelCall(
-        sizes, plan, CompletedSquare.of(*numbers), dtype, causal, far, carried
-    )  # fmt: skip
+    return KernelCall(sizes, plan, CompletedSquare.of(*numbers), dtype, causal, far, carried)

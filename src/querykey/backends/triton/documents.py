@@ -44,7 +44,7 @@ def forward(
     inverse = in_order(inverse[..., None], order, back=True)[..., 0]
     if residue is not None:
         residue = in_order(residue, order, back=True)
-    return Results(in_order(out, order, back=True), residue, inverse, None, None)
+    return Results(in_order(out, order, back=True), residue, inverse)
 
 
 def backward(

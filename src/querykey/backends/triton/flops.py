@@ -19,8 +19,9 @@ Shape = Sequence[int]
 
 
 def forward(
-    q: Shape, k: Shape, v: Shape, real: Any, numbers: Any, causal: bool, keep: bool, **_: Any
-) -> int:
+    q: Shape, k: Shape, v: Shape, real: Any, decay: Any, numbers: Any, causal: bool, keep: bool,
+    **_: Any,
+) -> int:  # fmt: skip
     """Every pair, or the sums of all keys, read by all queries, and the pairs of each chunk."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
     cut = plan(size, width)
@@ -32,7 +33,7 @@ def forward(
 
 def backward(
     g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, square: Any,
-    rest: Any, numbers: Any, causal: bool, **_: Any,
+    rest: Any, count: Any, real: Any, decay: Any, numbers: Any, causal: bool, **_: Any,
 ) -> int:  # fmt: skip
     """Gradients of queries by the sums of keys, those of keys and values by the sums of queries."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]
@@ -63,15 +64,17 @@ def documents_backward(
 
 
 def decode(
-    q: Shape, k: Shape, v: Shape, real: Any, outer: Shape, total: Shape, numbers: Any, **_: Any
-) -> int:
+    q: Shape, k: Shape, v: Shape, real: Any, decay: Any, outer: Shape, total: Shape, numbers: Any,
+    **_: Any,
+) -> int:  # fmt: skip
     """One product with phi(k) to join the sums, and one with phi(q) for each query."""
     return 2 * outer[0] * outer[1] * (outer[2] + 1) * (1 + q[1])
 
 
 def extend(
-    q: Shape, k: Shape, v: Shape, real: Any, outer: Shape, total: Shape, numbers: Any, **_: Any
-) -> int:
+    q: Shape, k: Shape, v: Shape, real: Any, decay: Any, outer: Shape, total: Shape, numbers: Any,
+    **_: Any,
+) -> int:  # fmt: skip
     """As forward, by way of the sums however few the tokens are."""
     size, width = fitting(q[3]), fitting(v[2])
     met = 2 * q[1] * _pairs(q[2], plan(size, width)) * (size + width)

@@ -34,7 +34,7 @@ class StateLayout:
     singles: int  # rows of degree 1
 
     def to_tables(self, outer: Tensor, total: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a state as the kernels' sums: square, moments, and how many tokens there were.
+        """Return a state as the kernels' sums: square, moments, and the count of tokens.
 
         outer (lanes, width of phi, M) and total (lanes, width of phi); values are filled up.
         """
@@ -47,13 +47,11 @@ class StateLayout:
         s1[:, : self.singles] = outer[:, self.ones : first]
         z1[:, : self.singles] = total[:, self.ones : first]
         z2 = total[:, first:][:, self.origins[self._full]]
-        s0 = outer[:, 0] if self.ones else torch.zeros_like(outer[:, 0])
+        s0, count = outer[:, 0], total[:, 0].contiguous()
+        if not self.ones:
+            s0, count = torch.zeros_like(s0), torch.zeros_like(count)
         moments = torch.cat([s1.flatten(1), z2.flatten(1), s0, z1], 1)
-        return (
-            square.flatten(1),
-            moments,
-            total[:, 0] if self.ones else torch.zeros_like(total[:, 0]),
-        )
+        return square.flatten(1), moments, count
 
     def to_state(
         self, square: Tensor, moments: Tensor, count: Tensor, value_dim: int

@@ -31,19 +31,24 @@ def attend(
     *,
     causal: bool = False,
     real: Tensor | None = None,
+    decay: Tensor | None = None,
     ids: Tensor | None = None,
 ) -> Tensor:
     """Return kernel attention over all real keys, or those up to each query's position.
 
     q (*batch, heads, T, D), k (*batch, kv_heads, S, D), v (*batch, kv_heads, S, M), or all three
-    without heads; real (*batch, S) is True for keys that exist; a query sees keys with its own of
-    the ids (*batch, S), if there are ids. Causal and ids need T = S.
+    without heads; real (*batch, S) is True for keys that exist; decay (*batch, kv_heads, S), for
+    causal calls, is the logarithm of a gate at each; a query sees keys with its own of the ids
+    (*batch, S), if there are ids. Causal and ids need T = S.
     """
     dtype, value_dim = compute_dtype(q), v.shape[-1]
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     real = None if real is None else real.bool()
     if q.ndim == 2:
-        return attend(q[None], k[None], v[None], kernel, causal=causal, real=real, ids=ids)[0]
+        decay = None if decay is None else decay[None]
+        return attend(
+            q[None], k[None], v[None], kernel, causal=causal, real=real, decay=decay, ids=ids
+        )[0]
     order = table = None
     if ids is not None:
         batch = k.shape[:-3]
@@ -57,7 +62,8 @@ def attend(
         if real is not None:
             lanes = k.shape[:-2].numel()
             real = real[..., None, :].expand(k.shape[:-1]).reshape(lanes, -1).contiguous()
-        out = differentiable(q, k, v, real, numbers_of(kernel), causal)
+        decay = None if decay is None else _gates(decay, real)
+        out = differentiable(q, k, v, real, decay, numbers_of(kernel), causal)
     return out if out.shape[-1] == value_dim else out[..., :value_dim]
 
 
@@ -77,6 +83,12 @@ def _without_padding(
         seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
     looking, present = (x[..., None, :, None] for x in (seen > 0, real))
     return torch.where(looking, q, 0), torch.where(present, k, 0), torch.where(present, v, 0)
+
+
+def _gates(decay: Tensor, real: Tensor | None) -> Tensor:
+    """Return the logarithms of gates (..., kv_heads, S) as (lanes, S); those of padding are 0."""
+    decay = decay.reshape(-1, decay.shape[-1]).float().contiguous()
+    return decay if real is None else torch.where(real, decay, 0)
 
 
 def _documents(
@@ -99,12 +111,14 @@ def extend(
     total: Tensor,
     *,
     real: Tensor | None = None,
+    decay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return causal attention over the sums of the past and new tokens, and the sums after these.
 
     q (batch, heads, T, D), k and v (batch, kv_heads, T, ...), real (batch, T); outer (batch,
     kv_heads, width, M) is sum phi(k) v^T and total (batch, kv_heads, width) is sum phi(k). The sums
-    of the past stay as they are.
+    of the past stay as they are. decay (batch, kv_heads, T) is the logarithm of a gate at each
+    token, 0 at those that are not real.
     """
     batch, kv_heads, tokens, _ = k.shape
     lanes, group, dtype = batch * kv_heads, q.shape[1] // kv_heads, q.dtype
@@ -114,12 +128,14 @@ def extend(
     k, v = (x.reshape(lanes, tokens, -1) for x in (k, v))
     if real is not None:
         real = real[:, None].expand(batch, kv_heads, tokens).reshape(lanes, tokens)
+    decay = None if decay is None else _gates(decay, real)
     sums = outer.flatten(0, 1), total.flatten(0, 1)
     if tokens == 1:
-        real = None if real is None else real[:, 0]
-        out, *sums = triton_decode(q[:, :, 0], k[:, 0], v[:, 0], real, *sums, numbers_of(kernel))
+        q, (k, v) = q[:, :, 0], (x[:, 0] for x in (k, v))
+        real, decay = (None if x is None else x[:, 0] for x in (real, decay))
+        out, *sums = triton_decode(q, k, v, real, decay, *sums, numbers_of(kernel))
     else:
-        out, *sums = triton_extend(q, k, v, real, *sums, numbers_of(kernel))
+        out, *sums = triton_extend(q, k, v, real, decay, *sums, numbers_of(kernel))
     out = out.to(dtype).reshape(batch, kv_heads * group, tokens, -1)
     return out, sums[0].view(outer.shape), sums[1].view(total.shape)
 

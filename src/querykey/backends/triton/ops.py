@@ -1,9 +1,10 @@
 """The GPU kernels as operators of torch, with their shapes, derivatives and FLOPs.
 
 Lanes fold batch and key heads: q (lanes, group, T, D), k (lanes, N, D), v (lanes, N, M), all
-contiguous and of the sizes that `plans` lists; `real` (lanes, N) is False for padding, whose k and
-v are zeros. `numbers` are the kernel's scale and c0, c1, c2 of the similarity c0 + c1 d + c2 d^2.
-The kernels need triton, which only Linux has: they are imported when one is first run.
+contiguous and of the sizes that `plans` lists; `real` (lanes, N) is False for padding, whose k, v
+and decay are zeros; decay (lanes, N), float32, holds logarithms of gates. `numbers` are the
+kernel's scale and c0, c1, c2 of the similarity c0 + c1 d + c2 d^2. The kernels need triton, which
+only Linux has: they are imported when one is first run.
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ def _forward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return out (lanes, group, T, M), its residue, 1/z (lanes, group, T), square and moments.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return out (lanes, group, T, M), residue, 1/z (lanes, group, T), square, moments and count.
 
     All but the first are for gradients, which are differences from the output. The residue, what
     rounding took from the output, is empty if not to keep or in float32; the sums are empty where
-    all keys are near or not to keep.
+    all keys are near or not to keep, the last also where keys have no weights.
     """
     from querykey.backends.triton import passes
 
     with torch.cuda.device_of(q):
-        out, residue, inverse, *sums = passes.forward(q, k, v, real, numbers, causal, keep)
-    square, moments = sums if keep else (None, None)
-    return out, *(or_empty(x, q) for x in (residue, inverse, square, moments))
+        results = passes.forward(q, k, v, real, decay, numbers, causal, keep)
+    out, residue, inverse, *sums = results
+    sums = sums if keep else (None, None, None)
+    return out, *(or_empty(x, q) for x in (residue, inverse, *sums))
 
 
 def or_empty(x: Tensor | None, like: Tensor) -> Tensor:
@@ -55,15 +58,17 @@ def _empty_results(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return tensors shaped like the results of `triton_forward`."""
     out, residue, inverse = _empty_documents(q, k, v, keep)
     if keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
-        return out, residue, inverse, *empty_sums(q, v, causal)
-    return out, residue, inverse, q.new_empty(0), q.new_empty(0)
+        weighted = real is not None or decay is not None
+        return out, residue, inverse, *empty_sums(q, v, causal, weighted)
+    return out, residue, inverse, *(q.new_empty(0) for _ in range(3))
 
 
 def _backward(
@@ -76,15 +81,24 @@ def _backward(
     v: Tensor,
     square: Tensor,
     moments: Tensor,
+    count: Tensor,
+    real: Tensor | None,
+    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v, by what `triton_forward` has kept."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k, v and decay, by what `triton_forward` has kept.
+
+    The last is empty where there is no decay.
+    """
     from querykey.backends.triton import passes
 
-    results = passes.Results(out, *map(_or_none, (residue, inverse, square, moments)))
+    results = passes.Results(out, *map(_or_none, (residue, inverse, square, moments, count)))
     with torch.cuda.device_of(q):
-        return passes.backward(g.contiguous(), results, q, k, v, numbers, causal)
+        *three, for_decay = passes.backward(
+            g.contiguous(), results, q, k, v, real, decay, numbers, causal
+        )
+    return *three, or_empty(for_decay, q)
 
 
 def _or_none(x: Tensor) -> Tensor | None:
@@ -104,6 +118,12 @@ def _empty_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors shaped like the gradients of q, k and v."""
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _empty_four(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return tensors shaped like the results of `_backward`, whose arguments are given."""
+    q, decay = given[4], given[11]
+    return *_empty_gradients(*given), or_empty(None if decay is None else decay.clone(), q)
 
 
 def _documents_forward(
@@ -149,7 +169,7 @@ def _documents_backward(
     """Return the gradients of q, k and v, by what `triton_documents_forward` has kept."""
     from querykey.backends.triton import documents, passes
 
-    results = passes.Results(out, _or_none(residue), inverse, None, None)
+    results = passes.Results(out, _or_none(residue), inverse)
     with torch.cuda.device_of(q):
         return documents.backward(
             g.contiguous(), results, q, k, v, order, table, numbers, causal
@@ -161,6 +181,7 @@ def _decode(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     outer: Tensor,
     total: Tensor,
     numbers: Sequence[float],
@@ -170,7 +191,7 @@ def _decode(
 
     with torch.cuda.device_of(q):
         q, k, v, outer, total = (x.contiguous() for x in (q, k, v, outer, total))
-        return recurrence.decode(q, k, v, real, outer, total, numbers)
+        return recurrence.decode(q, k, v, real, decay, outer, total, numbers)
 
 
 def _extend(
@@ -178,6 +199,7 @@ def _extend(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     outer: Tensor,
     total: Tensor,
     numbers: Sequence[float],
@@ -186,11 +208,11 @@ def _extend(
     from querykey.backends.triton import recurrence
 
     with torch.cuda.device_of(q):
-        return recurrence.extend(q, k, v, real, outer, total, numbers)
+        return recurrence.extend(q, k, v, real, decay, outer, total, numbers)
 
 
 def _empty_state(
-    q: Tensor, k: Tensor, v: Tensor, real: Any, outer: Tensor, total: Tensor, *_: Any
+    q: Tensor, k: Tensor, v: Tensor, real: Any, decay: Any, outer: Tensor, total: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors shaped like outputs and the two sums of a state."""
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
@@ -198,13 +220,14 @@ def _empty_state(
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    q, k, v, _, *ctx.rest, _ = inputs
-    ctx.save_for_backward(*output[:3], q, k, v, *output[3:])
+    q, k, v, real, decay, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output[:3], q, k, v, *output[3:], real, decay)
     ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as it
 
 
 def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
-    return *triton_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 4
+    *three, for_decay = triton_backward(g, *ctx.saved_tensors, *ctx.rest)
+    return *three, None, for_decay if for_decay.numel() else None, *(None,) * 3
 
 
 def _remember_documents(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -218,7 +241,7 @@ def _derive_documents(ctx: Any, g: Tensor, *_: None) -> tuple:
 
 
 triton_forward = operator("triton_forward", _forward, _empty_results)
-triton_backward = operator("triton_backward", _backward, _empty_gradients)
+triton_backward = operator("triton_backward", _backward, _empty_four)
 documents_forward = operator("triton_documents_forward", _documents_forward, _empty_documents)
 documents_backward = operator("triton_documents_backward", _documents_backward, _empty_gradients)
 triton_decode = operator("triton_decode", _decode, _empty_state)

@@ -14,32 +14,45 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, kernel_call
+from querykey.backends.triton.gates import Gates, gate_gradients
 
 
-class Past(NamedTuple):
-    """The sums of all tokens before the first, per lane, and how many tokens there were."""
+class Sums(NamedTuple):
+    """Sums of tokens, as `kernels.sums` says, by chunk or of all that came before (or after) one.
+
+    A count, the sum of weights, is there where tokens have weights.
+    """
 
     square: Tensor
     moments: Tensor
-    count: Tensor
+    count: Tensor | None
 
 
 class Results(NamedTuple):
     """The outputs (lanes, group, T, M), and what their gradients need.
 
-    residue: what rounding took from the outputs, or None; inverse: 1/z (lanes, group, T); square
-    and moments: the sums of keys, None where all are near.
+    residue: what rounding took from the outputs, or None; inverse: 1/z (lanes, group, T); square,
+    moments and count: the sums of keys, None where all are near.
     """
 
     out: Tensor
     residue: Tensor | None
     inverse: Tensor
-    square: Tensor | None
-    moments: Tensor | None
+    square: Tensor | None = None
+    moments: Tensor | None = None
+    count: Tensor | None = None
+
+
+class Tokens(NamedTuple):
+    """Tokens x (lanes, group, T, D) and y (..., T, M) to sum up, and their weights (..., T)."""
+
+    x: Tensor
+    blocks: Tensor  # of x, transposed
+    y: Tensor
+    weights: Tensor | None
 
 
 def forward(
@@ -47,13 +60,14 @@ def forward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
 ) -> Results:
     """Return the outputs; `keep` says that gradients will be asked for."""
     call = kernel_call(q, k, v, numbers, causal=causal, keep=keep)
-    return run_forward(call, q, k, v, real, keep)[0]
+    return run_forward(call, q, k, v, real, decay, keep)[0]
 
 
 def run_forward(
@@ -62,56 +76,114 @@ def run_forward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     keep: bool,
-    past: Past | None = None,
-) -> tuple[Results, tuple[Tensor, ...]]:
-    """Return the results, and the sums of the past and all tokens where there is a past."""
+    past: Sums | None = None,
+) -> tuple[Results, Sums | None]:
+    """Return the results, and the sums of the past and all tokens where there is a past.
+
+    The past has one table per lane, (lanes, ...), and a count.
+    """
     out, residue, inverse = empty_outputs(q, v, keep)
-    q_blocks = square = moments = None
-    after: tuple[Tensor, ...] = ()
+    real = None if real is None else real.to(torch.uint8).contiguous()
+    gates, q_blocks, sums, after = gates_of(call, decay, real), None, None, None
     if call.far:
-        k_blocks = transpose(call.key_sums, k)
-        square, moments, after = sum_up(call, call.key_sums, k, k_blocks, v, None, past)
+        sums, after = sums_of_keys(call, k, v, real, gates, past)
         q_blocks = transpose(call.query_sums, q)
+    square, moments, count = sums or (None, None, None)
     start = call.outputs if residue is None else call.outputs_and_residue
     start(
         q_LGTD=q, q_LGBDS=q_blocks, k_LND=k, v_LNM=v, square_LCPDM=square, moments_LCR=moments,
-        real_LN=None if real is None else real.to(torch.uint8).contiguous(),
-        count_LC=far_counts(call, real, past), out_LGTM=out, residue_LGTM=residue,
-        inverse_LGT=inverse,
+        real_LN=real, count_LC=count, gates_L5N=gates.table if gates else None, out_LGTM=out,
+        residue_LGTM=residue, inverse_LGT=inverse,
     )  # fmt: skip
-    return Results(out, residue, inverse, square, moments), after
+    return Results(out, residue, inverse, square, moments, count), after
+
+
+def gates_of(call: KernelCall, decay: Tensor | None, real: Tensor | None) -> Gates | None:
+    """Return what the kernels need of the gates of keys, decay (lanes, N), if they have any."""
+    if decay is None:
+        return None
+    gates = Gates(decay.new_empty((len(decay), 5, decay.shape[1])), torch.empty_like(decay))
+    call.gate_tables(
+        decay_LN=decay, real_LN=real, gates_L5N=gates.table, weights_LN=gates.weights
+    )  # fmt: skip
+    return gates
+
+
+def sums_of_keys(
+    call: KernelCall,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    gates: Gates | None,
+    past: Sums | None,
+) -> tuple[Sums, Sums | None]:
+    """Return the sums of keys before each chunk, and the sums after all where there is a past."""
+    weights = None
+    if gates is not None:
+        weights, y = gates.weights, torch.empty_like(v)
+        call.scaled_values(v_LNM=v, weights_LN=weights, scaled_LNM=y)
+    else:
+        y = v
+        if real is not None:
+            weights = real.float()
+        elif past is not None:
+            weights = k.new_ones(k.shape[:-1], dtype=torch.float32)
+    launches = call.key_sums if weights is None else call.weighted_key_sums
+    tokens = Tokens(k, transpose(launches, k), y, weights)
+    return sum_up(call, launches, tokens, gates, past)
 
 
 def backward(
-    dout: Tensor, results: Results, q: Tensor, k: Tensor, v: Tensor, numbers: Sequence[float],
+    dout: Tensor,
+    results: Results,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor | None,
+    decay: Tensor | None,
+    numbers: Sequence[float],
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of q, k and v, given that of the outputs."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and decay, given that of the outputs."""
     call = kernel_call(q, k, v, numbers, causal=causal, keep=True)
-    e, g, a = scale_gradients(call, dout, results)
+    seen = None if real is None or decay is None else real.to(torch.uint8).contiguous()
+    gates = gates_of(call, decay, seen)
+    table = gates.table if gates else None
+    e, g, a = scale_gradients(call, dout, results, table)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    by_query, by_key = (torch.empty_like(e), torch.empty_like(decay)) if gates else (None, None)
     blocks = transpose(call.query_sums, q) if call.far else None
     call.query_gradients(
         q_LGTD=q, q_LGBDS=blocks, k_LND=k, v_LNM=v, dout_LGTM=dout, e_LGT=e,
         inverse_LGT=results.inverse, square_LCPDM=results.square, moments_LCR=results.moments,
-        dq_LGTD=dq,
+        real_LN=seen, count_LC=results.count, gates_L5N=table, dq_LGTD=dq, total_LGT=by_query,
     )  # fmt: skip
-    square = moments = None
+    square = moments = count = borders = None
     if g is not None:
-        square, moments, _ = sum_up(call, call.query_sums, q, blocks, g, a)
-        del blocks, g  # before the next
+        launches = call.query_sums
+        if by_key is not None:
+            borders = by_key.new_empty((len(by_key), launches.parts, launches.chunks))
+        tokens = Tokens(q, blocks, g, a)
+        keys = Sums(results.square, results.moments, results.count)
+        (square, moments, count), _ = sum_up(
+            call, launches, tokens, gates, keys=keys if gates else None, borders=borders
+        )
+        del blocks, g, tokens  # before the next
         blocks = transpose(call.key_sums, k)
     call.key_gradients(
         q_LGTD=q, k_LND=k, k_LBDS=blocks, v_LNM=v, dout_LGTM=dout, e_LGT=e,
-        inverse_LGT=results.inverse, square_LCPDM=square, moments_LCR=moments, dk_LND=dk,
-        dv_LNM=dv,
+        inverse_LGT=results.inverse, square_LCPDM=square, moments_LCR=moments, count_LC=count,
+        gates_L5N=table, dk_LND=dk, dv_LNM=dv, total_LN=by_key,
     )  # fmt: skip
-    return dq, dk, dv
+    if by_query is None or by_key is None:
+        return dq, dk, dv, None
+    return dq, dk, dv, gate_gradients(by_query, by_key, borders, real, call.plan.chunk)
 
 
 def scale_gradients(
-    call: KernelCall, dout: Tensor, results: Results
+    call: KernelCall, dout: Tensor, results: Results, gates: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return e of `kernels.gradients`, and g and a where queries are summed up."""
     e = torch.empty_like(results.inverse)
@@ -119,7 +191,7 @@ def scale_gradients(
     a = torch.empty_like(e) if call.far else None
     call.scaled_gradients(
         dout_LGTM=dout, out_LGTM=results.out, residue_LGTM=results.residue,
-        inverse_LGT=results.inverse, e_LGT=e, g_LGTM=g, a_LGT=a,
+        inverse_LGT=results.inverse, gates_L5N=gates, e_LGT=e, g_LGTM=g, a_LGT=a,
     )  # fmt: skip
     return e, g, a
 
@@ -134,47 +206,39 @@ def transpose(launches: SumLaunches, x: Tensor) -> Tensor:
 def sum_up(
     call: KernelCall,
     launches: SumLaunches,
-    x: Tensor,
-    x_blocks: Tensor | None,
-    y: Tensor,
-    weights: Tensor | None,
-    past: Past | None = None,
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return the running sums of x (lanes, group, T, D) and y (..., T, M): square and moments.
+    tokens: Tokens,
+    gates: Gates | None,
+    past: Sums | None = None,
+    keys: Sums | None = None,
+    borders: Tensor | None = None,
+) -> tuple[Sums, Sums | None]:
+    """Return the running sums of tokens, per chunk over all before it, or after it for queries.
 
-    Per chunk over all before it, or after it if there are weights; without order over all. Third,
-    where there is a past, the sums of it and all tokens.
+    Without order they are over all. Second, where there is a past, the sums of it and all tokens.
+    Where there are `keys`, the sums of keys before each chunk, `borders` is written.
     """
+    x, weights = tokens.x, tokens.weights
     tables = (call.sizes.lanes, launches.chunks)
     square = x.new_empty((*tables, *launches.square_shape))
     moments = x.new_empty((*tables, launches.moments_size), dtype=torch.float32)
+    count = None if weights is None else x.new_empty(tables, dtype=torch.float32)
     launches.chunk_sums(
-        x_LGTD=x, x_LGBDS=x_blocks, y_LGTM=y, w_LGT=weights, square_LCPDM=square,
-        moments_LCR=moments,
+        x_LGTD=x, x_LGBDS=tokens.blocks, y_LGTM=tokens.y, w_LGT=weights, square_LCPDM=square,
+        moments_LCR=moments, count_LC=count,
     )  # fmt: skip
-    after = () if past is None else (torch.empty_like(past.square), torch.empty_like(past.moments))
+    before = past or Sums(None, None, None)
+    after = None if past is None else Sums(*map(torch.empty_like, past))
+    into = after or Sums(None, None, None)
+    keys = keys or Sums(None, None, None)
     launches.running_sums(
-        square_LCE=square, moments_LCR=moments,
-        square_before_LE=past.square if past else None,
-        moments_before_LR=past.moments if past else None,
-        square_after_LE=after[0] if after else None,
-        moments_after_LR=after[1] if after else None,
+        square_LCE=square, moments_LCR=moments, count_LC=count,
+        square_before_LE=before.square, moments_before_LR=before.moments,
+        count_before_L=before.count, square_after_LE=into.square, moments_after_LR=into.moments,
+        count_after_L=into.count, gates_L5N=gates.table if gates else None,
+        other_square_LCE=keys.square, other_moments_LCR=keys.moments, other_count_LC=keys.count,
+        borders_LAC=borders,
     )  # fmt: skip
     if not call.causal:
         square, moments = square[:, :1].contiguous(), moments[:, :1].contiguous()
-    return square, moments, after
-
-
-def far_counts(call: KernelCall, real: Tensor | None, past: Past | None) -> Tensor | None:
-    """Count the real keys before each chunk, or all without order; None where that is plain."""
-    if not call.far or (real is None and past is None):
-        return None
-    chunk = call.plan.chunk
-    if real is None:
-        assert past is not None
-        counts = torch.arange(0, call.sizes.keys, chunk, device=past.count.device)
-    elif call.causal:
-        counts = F.pad(real.cumsum(-1)[:, chunk - 1 : -1 : chunk], (1, 0))
-    else:
-        counts = real.sum(-1, keepdim=True)
-    return (counts if past is None else counts + past.count[:, None]).int()
+        count = None if count is None else count[:, :1].contiguous()
+    return Sums(square, moments, count), after

@@ -29,6 +29,12 @@ class Plan:
     by_query: tuple[Launch, Launch]
     by_key: tuple[Launch, Launch]
 
+    @property
+    def granule(self) -> int:
+        """Count the tokens of a granule: every block of rows is whole ones, no tile is in two."""
+        launches = (*self.outputs, *self.by_query)
+        return min(*(x.queries for x in launches), *(x.keys for x in self.by_key))
+
     def far(self, queries: int, keys: int, keep: bool) -> bool:
         """Return whether keys are summed up; `keep` says that gradients will be asked for."""
         return max(queries, keys) > self.near[keep]

@@ -17,7 +17,7 @@ from querykey.backends.triton.call import cut, kernel_call
 from querykey.backends.triton.kernels.decode import decode_token
 from querykey.backends.triton.launches import Launcher
 from querykey.backends.triton.layout import state_layout
-from querykey.backends.triton.passes import Past, run_forward
+from querykey.backends.triton.passes import Sums, run_forward
 from querykey.backends.triton.plans import decode_plan
 
 
@@ -36,6 +36,7 @@ def decode(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     outer: Tensor,
     total: Tensor,
     numbers: Sequence[float],
@@ -47,9 +48,9 @@ def decode(
     out = q.new_empty((lanes, group, sizes.value_dim))
     outer_after, total_after = outer.new_empty(outer.shape), total.new_empty(total.shape)
     _decode(sizes, real is not None)(
-        q_LGD=q, k_LD=k, v_LM=v, real_L=real, letters_2F=layout.letters, weights_F=layout.weights,
-        outer_LFM=outer, total_LF=total, out_LGM=out, outer_after_LFM=outer_after,
-        total_after_LF=total_after,
+        q_LGD=q, k_LD=k, v_LM=v, real_L=real, decay_L=decay, letters_2F=layout.letters,
+        weights_F=layout.weights, outer_LFM=outer, total_LF=total, out_LGM=out,
+        outer_after_LFM=outer_after, total_after_LF=total_after,
     )  # fmt: skip
     return out, outer_after, total_after
 
@@ -70,21 +71,20 @@ def extend(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
+    decay: Tensor | None,
     outer: Tensor,
     total: Tensor,
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the outputs of q (lanes, group, T, D), causal, and the state after k and v.
 
-    real (lanes, T) is False for padding, whose k and v are zeros.
+    real (lanes, T) is False for padding, whose k, v and decay (lanes, T) are zeros.
     """
     key_dim, value_dim = q.shape[-1], v.shape[-1]
     q, k, v = (filled(x).contiguous() for x in (q, k, v))
     layout = state_layout(key_dim, q.shape[-1], numbers, q.device)
-    square, moments, count = layout.to_tables(outer, total, v.shape[-1])
-    past = Past(square, moments, count.round())
+    past = Sums(*layout.to_tables(outer, total, v.shape[-1]))
     call = kernel_call(q, k, v, numbers, causal=True, keep=False, carried=True)
-    results, after = run_forward(call, q, k, v, real, keep=False, past=past)
-    count = past.count + (k.shape[1] if real is None else real.sum(-1))
-    out = results.out[..., :value_dim].contiguous()
-    return out, *layout.to_state(*after, count, value_dim)
+    results, after = run_forward(call, q, k, v, real, decay, keep=False, past=past)
+    assert after is not None  # for there is a past
+    return results.out[..., :value_dim].contiguous(), *layout.to_state(*after, value_dim)

@@ -17,19 +17,20 @@ import triton.language as tl
 
 @triton.jit
 def decode_token(
-    q_LGD, k_LD, v_LM, real_L, letters_2F, weights_F, outer_LFM, total_LF,
+    q_LGD, k_LD, v_LM, real_L, decay_L, letters_2F, weights_F, outer_LFM, total_LF,
     out_LGM, outer_after_LFM, total_after_LF, F,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, COUNTED: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of one lane after its token, and the output of its G queries, COLUMNS columns.
 
-    outer' (F, M) = outer + phi(k) v^T,  total' (F) = total + phi(k),
+    outer' (F, M) = gate outer + phi(k) v^T,  total' (F) = gate total + phi(k),
     out_g (M) = phi(q_g) outer' / (phi(q_g).total'),  phi_r(x) = weight_r x_i x_j
 
     with the letters i, j of feature r, where the letter D stands for the number 1; zeros where the
     denominator is 0. GROUP is G filled up to a power of two. ROWS features are taken at a time; if
-    COUNTED, real_L is 0 for lanes whose token is padding.
+    COUNTED, real_L is 0 for lanes whose token is padding; decay_L, if there is one, is the gates'
+    logarithms, 0 for padding.
     """
     lane, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     m = part * COLUMNS + tl.arange(0, COLUMNS)
@@ -38,6 +39,9 @@ def decode_token(
     present = 1.0
     if COUNTED:
         present = tl.load(real_L + lane).to(tl.float32)
+    gate = 1.0
+    if decay_L is not None:
+        gate = tl.exp(tl.load(decay_L + lane))
     queries = q_LGD + (lane * G + g[:, None]) * D
     q_D, k_D = q_LGD + lane * D, k_LD + lane * D
     outer_FM, outer_after_FM = outer_LFM + lane * F * M, outer_after_LFM + lane * F * M
@@ -69,8 +73,8 @@ def decode_token(
         k_i = tl.load(k_D + i, mask=i < D, other=1.0).to(tl.float32)
         k_j = tl.load(k_D + j, mask=j < D, other=1.0).to(tl.float32)
         phi_k = present * w * k_i * k_j
-        new = sums.to(tl.float32) + phi_k[:, None] * v[None, :]
-        total = total.to(tl.float32) + phi_k
+        new = gate * sums.to(tl.float32) + phi_k[:, None] * v[None, :]
+        total = gate * total.to(tl.float32) + phi_k
         kept = new.to(outer_after_FM.dtype.element_ty)
         tl.store(outer_after_FM + here, kept, mask=inside[:, None] & column)
         if part == 0:

@@ -67,16 +67,19 @@ def document_outputs(
     if real_ET is not None:
         real_ET += lane // heads * T
     acc, z = add_outputs(
-        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=begin, end=first, N=T,
-        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+        acc, z, q, low, up, k_TD, v_TM, real_ET, None, 0.0, 0.0, begin=begin, end=first, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        PRECISION=PRECISION,
     )  # fmt: skip
     acc, z = add_outputs(
-        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=first, end=last, N=T,
-        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+        acc, z, q, low, up, k_TD, v_TM, real_ET, None, 0.0, 0.0, begin=first, end=last, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=BK, EDGE=False,
+        PRECISION=PRECISION,
     )  # fmt: skip
     acc, z = add_outputs(
-        acc, z, q, low, up, k_TD, v_TM, real_ET, begin=last, end=end, N=T,
-        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+        acc, z, q, low, up, k_TD, v_TM, real_ET, None, 0.0, 0.0, begin=last, end=end, N=T,
+        rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        PRECISION=PRECISION,
     )  # fmt: skip
     write_outputs(acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, T, M, KEEP)
 
@@ -100,19 +103,23 @@ def document_query_gradients(
     e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
     k_TD, v_TM = k_LTD + lane * T * D, v_LTM + lane * T * M
     acc = tl.zeros((BQ, D), tl.float32)
+    z = tl.zeros((BQ,), tl.float32)  # what gates would get: there are none
     begin, first, last, end = bounds(low, up, BK)
     low, up = low[:, None], up[:, None]
-    acc = add_query_gradients(
-        acc, q, o, e, low, up, k_TD, v_TM, begin=begin, end=first, N=T, rise=rise, shift=shift,
-        D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    acc, _ = add_query_gradients(
+        acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=begin, end=first, N=T,
+        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        PRECISION=PRECISION,
     )  # fmt: skip
-    acc = add_query_gradients(
-        acc, q, o, e, low, up, k_TD, v_TM, begin=first, end=last, N=T, rise=rise, shift=shift,
-        D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+    acc, _ = add_query_gradients(
+        acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=first, end=last, N=T,
+        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=False,
+        PRECISION=PRECISION,
     )  # fmt: skip
-    acc = add_query_gradients(
-        acc, q, o, e, low, up, k_TD, v_TM, begin=last, end=end, N=T, rise=rise, shift=shift,
-        D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+    acc, _ = add_query_gradients(
+        acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=last, end=end, N=T,
+        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        PRECISION=PRECISION,
     )  # fmt: skip
     inverse = tl.load(inverse_LGT + row * T + t, mask=real, other=0.0)
     acc *= 2 * rise * inverse[:, None]
@@ -141,23 +148,27 @@ def document_key_gradients(
     k, v = load_tokens(k_LTD + lane * T * D, u, T, D), load_tokens(v_LTM + lane * T * M, u, T, M)
     dk = tl.zeros((BK, D), tl.float32)
     dv = tl.zeros((BK, M), tl.float32)
+    z = tl.zeros((BK,), tl.float32)  # what gates would get: there are none
     begin, first, last, end = bounds(low, up, BQ)
     low, up = low[:, None], up[:, None]
     for h in range(G):
         row = lane * G + h
         q_TD, dout_TM = q_LGTD + row * T * D, dout_LGTM + row * T * M
         e_T, inverse_T = e_LGT + row * T, inverse_LGT + row * T
-        dk, dv = add_key_gradients(
-            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=begin, end=first, T=T,
-            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=True, PRECISION=PRECISION,
+        dk, dv, _ = add_key_gradients(
+            dk, dv, z, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, None, 0.0, 0.0, begin=begin,
+            end=first, T=T, rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, GRANULE=BQ,
+            EDGE=True, PRECISION=PRECISION,
         )  # fmt: skip
-        dk, dv = add_key_gradients(
-            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=first, end=last, T=T,
-            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=False, PRECISION=PRECISION,
+        dk, dv, _ = add_key_gradients(
+            dk, dv, z, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, None, 0.0, 0.0, begin=first,
+            end=last, T=T, rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, GRANULE=BQ,
+            EDGE=False, PRECISION=PRECISION,
         )  # fmt: skip
-        dk, dv = add_key_gradients(
-            dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin=last, end=end, T=T,
-            rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, EDGE=True, PRECISION=PRECISION,
+        dk, dv, _ = add_key_gradients(
+            dk, dv, z, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, None, 0.0, 0.0, begin=last,
+            end=end, T=T, rise=rise, shift=shift, offset=offset, D=D, M=M, BQ=BQ, GRANULE=BQ,
+            EDGE=True, PRECISION=PRECISION,
         )  # fmt: skip
     dk *= 2 * rise
     tl.store(dk_LTD + lane * T * D + at_k, dk.to(dk_LTD.dtype.element_ty), mask=real[:, None])

@@ -5,6 +5,8 @@ With S_i, S1, Z2, S0, Z1 of `sums`, the far keys of a query q give
 
     sum of values   c2 sum_i q_i (q S_i) + c1 q S1 + c0 S0
     normaliser      c2 q Z2 q + c1 q Z1 + c0 count
+
+With gates, all of that is multiplied by what is left of the past of the chunk at the query.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from querykey.backends.triton.kernels.gates import left, left_since, logs
 from querykey.backends.triton.kernels.pairs import (
     add_outputs,
     load_tokens,
@@ -27,12 +30,13 @@ from querykey.backends.triton.kernels.sums import read_halves, read_whole
 
 @triton.jit
 def outputs(
-    q_LGTD, q_LGBDS, k_LND, v_LNM, square_LCPDM, moments_LCR, real_LN, count_LC,
+    q_LGTD, q_LGBDS, k_LND, v_LNM, square_LCPDM, moments_LCR, real_LN, count_LC, gates_L5N,
     out_LGTM, residue_LGTM, inverse_LGT,
     T, blocks, N, chunks, rows_at_once, rise, shift, offset,
     G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
-    BQ: tl.constexpr, BK: tl.constexpr, CAUSAL: tl.constexpr, FAR: tl.constexpr,
-    NEAR: tl.constexpr, KEEP: tl.constexpr, CARRIED: tl.constexpr, PRECISION: tl.constexpr,
+    BQ: tl.constexpr, BK: tl.constexpr, GRANULE: tl.constexpr, CAUSAL: tl.constexpr,
+    FAR: tl.constexpr, NEAR: tl.constexpr, KEEP: tl.constexpr, CARRIED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write out_i = n_i / z_i, its residue and 1 / z_i for BQ queries i of one row.
 
@@ -79,12 +83,27 @@ def outputs(
             up, edge, end = t[:, None] + 1, block * BQ, tl.minimum(block * BQ + BQ, N)
         else:
             up, edge, end = N, N // BK * BK, N
+        large = 0.0
+        small = 0.0
+        if gates_L5N is not None:
+            gates_L5N += lane * 5 * N
+            large, small = logs(gates_L5N, edge - 1, N)
+            if FAR:
+                past = left_since(gates_L5N, edge - 1, chunk * CHUNK - 1, N)
+                acc, z = acc * past, z * past
         acc, z = add_outputs(
-            acc, z, q, 0, up, k_ND, v_NM, real_LN, begin=chunk * CHUNK, end=edge, N=N,
-            rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=False, PRECISION=PRECISION,
+            acc, z, q, 0, up, k_ND, v_NM, real_LN, gates_L5N, large, small, begin=chunk * CHUNK,
+            end=edge, N=N, rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=GRANULE,
+            EDGE=False, PRECISION=PRECISION,
         )  # fmt: skip
+        if gates_L5N is not None:
+            large_t, small_t = logs(gates_L5N, t, N)
+            past = left(large_t, small_t, large, small)
+            acc, z = acc * past[:, None], z * past
+            large, small = large_t[:, None], small_t[:, None]
         acc, z = add_outputs(
-            acc, z, q, 0, up, k_ND, v_NM, real_LN, begin=edge, end=end, N=N,
-            rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, EDGE=True, PRECISION=PRECISION,
+            acc, z, q, 0, up, k_ND, v_NM, real_LN, gates_L5N, large, small, begin=edge, end=end,
+            N=N, rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=GRANULE,
+            EDGE=True, PRECISION=PRECISION,
         )  # fmt: skip
     write_outputs(acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, T, M, KEEP)

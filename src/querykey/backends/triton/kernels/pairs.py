@@ -2,7 +2,10 @@
 
 A row of a tile sees the tokens from `low` to before `up`, columns or numbers; only at an edge of
 the loop (EDGE) may some be hidden or missing. The similarity of a query and a key is
-f = x^2 + offset with x = rise q.k + shift; o, e and w are those of `gradients`.
+f = x^2 + offset with x = rise q.k + shift; o, e and w are those of `gradients`. With gates_5N, the
+table of `gates`, pairs are multiplied by what is left of the key at the query at an edge; elsewhere
+by what is left between the tile's tokens and the sum G (large and small) of the edge of the other
+side's block, and the caller sees to the rest. At an edge, large and small are columns, of each row.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -13,6 +16,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from querykey.backends.triton.kernels.gates import left, left_at_queries, left_of_keys, logs
 
 
 @triton.jit
@@ -48,17 +53,23 @@ def is_hidden(u, low, up):
 
 
 @triton.jit
+def eighths(x):
+    """Return the sums of every eighth column: threads need not meet."""
+    return tl.sum(tl.reshape(x, (x.shape[0], x.shape[1] // 8, 8)), 1)
+
+
+@triton.jit
 def add_outputs(
-    acc, z, q, low, up, k_ND, v_NM, real_N, begin, end, N, rise, shift, offset,
-    D: tl.constexpr, M: tl.constexpr, BK: tl.constexpr, EDGE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    acc, z, q, low, up, k_ND, v_NM, real_N, gates_5N, large, small, begin, end, N,
+    rise, shift, offset, D: tl.constexpr, M: tl.constexpr, BK: tl.constexpr,
+    GRANULE: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return acc_i + sum_j f_ij v_j and z_i + sum_j f_ij over the keys j from begin to end.
 
     acc (BQ, M), z (BQ,), q (BQ, D). real_N, if there is one, is 0 for padding.
     """
     d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
-    some = tl.zeros((q.shape[0], 8), tl.float32)  # f of every eighth key: threads need not meet
+    some = tl.zeros((q.shape[0], 8), tl.float32)
     for k0 in range(begin, end, BK):
         u = k0 + kk
         if EDGE:
@@ -66,67 +77,101 @@ def add_outputs(
         else:
             k = tl.load(k_ND + u[:, None] * D + d[None, :])
             v = tl.load(v_NM + u[:, None] * M + m[None, :])
-        x = rise * tl.dot(q, tl.trans(k), input_precision=PRECISION) + shift
-        f = x * x + offset
+        x = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        if EDGE or gates_5N is None:
+            x = rise * x + shift
+            f = x * x + offset
+        else:
+            root = left_of_keys(gates_5N, u, k0, large, small, N, GRANULE)
+            x = (rise * root)[None, :] * x + (shift * root)[None, :]
+            f = x * x + (offset * root * root)[None, :]
         if EDGE:
+            if gates_5N is not None:
+                large_u, small_u = logs(gates_5N, u, N)
+                f *= left(large, small, large_u[None, :], small_u[None, :])
             f = tl.where(is_hidden(u[None, :], low, up), 0.0, f)
         if real_N is not None:
             f = tl.where(tl.load(real_N + u, mask=u < N, other=0)[None, :] == 0, 0.0, f)
         if EDGE:
             # Where few keys are seen, the normaliser adds up just what the product gets.
             f = f.to(v.dtype).to(tl.float32)
-        some += tl.sum(tl.reshape(f, (q.shape[0], BK // 8, 8)), 1)
+        some += eighths(f)
         acc = tl.dot(f.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, z + tl.sum(some, 1)
 
 
 @triton.jit
 def add_query_gradients(
-    acc, q, o, e, low, up, k_ND, v_NM, begin, end, N, rise, shift,
-    D: tl.constexpr, M: tl.constexpr, BK: tl.constexpr, EDGE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    acc, total, q, o, e, low, up, k_ND, v_NM, real_N, gates_5N, large, small, begin, end, N,
+    rise, shift, offset, D: tl.constexpr, M: tl.constexpr, BK: tl.constexpr,
+    GRANULE: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return acc_i + sum_j z_i w_ij x_ij k_j over the keys j from begin to end.
 
-    acc (BQ, D), q (BQ, D), o (BQ, M), e (BQ,). Keys past the last are zeros.
+    acc (BQ, D), q (BQ, D), o (BQ, M), e (BQ,). Keys past the last are zeros. With gates also
+    total_i + sum_j z_i w_ij f_ij, total (BQ,). real_N, if there is one, is 0 for padding.
     """
+    some = tl.zeros((q.shape[0], 8), tl.float32)
     for k0 in range(begin, end, BK):
         u = k0 + tl.arange(0, BK)
         k, v = load_tokens(k_ND, u, N, D), load_tokens(v_NM, u, N, M)
         x = rise * tl.dot(q, tl.trans(k), input_precision=PRECISION) + shift
-        w = x * (tl.dot(o, tl.trans(v), input_precision=PRECISION) + e[:, None])
+        y = tl.dot(o, tl.trans(v), input_precision=PRECISION) + e[:, None]
+        if gates_5N is not None:
+            if EDGE:
+                large_u, small_u = logs(gates_5N, u, N)
+                y *= left(large, small, large_u[None, :], small_u[None, :])
+            else:
+                root = left_of_keys(gates_5N, u, k0, large, small, N, GRANULE)
+                y *= (root * root)[None, :]
+            if real_N is not None:
+                y = tl.where(tl.load(real_N + u, mask=u < N, other=0)[None, :] == 0, 0.0, y)
         if EDGE:
-            w = tl.where(is_hidden(u[None, :], low, up), 0.0, w)
+            y = tl.where(is_hidden(u[None, :], low, up), 0.0, y)
+        w = x * y
+        if gates_5N is not None:
+            some += eighths(w * x + offset * y)
         acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PRECISION)
-    return acc
+    return acc, total + tl.sum(some, 1)
 
 
 @triton.jit
 def add_key_gradients(
-    dk, dv, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, begin, end, T, rise, shift, offset,
-    D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr, EDGE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    dk, dv, total, k, v, low, up, q_TD, dout_TM, e_T, inverse_T, gates_5N, large, small,
+    begin, end, T, rise, shift, offset, D: tl.constexpr, M: tl.constexpr, BQ: tl.constexpr,
+    GRANULE: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return dk_j + sum_i w_ij x_ij q_i and dv_j + sum_i f_ij o_i / z_i over queries i.
 
     dk (BK, D), dv (BK, M), k (BK, D), v (BK, M); i goes from begin to end, past the last all are
-    zeros.
+    zeros. With gates also total_j + sum_i w_ij f_ij, total (BK,).
     """
+    some = tl.zeros((k.shape[0], 8), tl.float32)
     for t0 in range(begin, end, BQ):
         t = t0 + tl.arange(0, BQ)
         q, o = load_tokens(q_TD, t, T, D), load_tokens(dout_TM, t, T, M)
         e = tl.load(e_T + t, mask=t < T, other=0.0)
-        inverse = tl.load(inverse_T + t, mask=t < T, other=0.0)[None, :]
+        inverse = tl.load(inverse_T + t, mask=t < T, other=0.0)
+        if gates_5N is not None and not EDGE:
+            inverse *= left_at_queries(gates_5N, t, t0, large, small, T, GRANULE)
+        inverse = inverse[None, :]
         x = rise * tl.dot(k, tl.trans(q), input_precision=PRECISION) + shift
         y = x * inverse
-        w = y * (tl.dot(v, tl.trans(o), input_precision=PRECISION) + e[None, :])
+        h = tl.dot(v, tl.trans(o), input_precision=PRECISION) + e[None, :]
+        w = y * h
         f = y * x + offset * inverse
         if EDGE:
+            if gates_5N is not None:
+                large_t, small_t = logs(gates_5N, t, T)
+                rest = left(large_t[None, :], small_t[None, :], large, small)
+                w, f = w * rest, f * rest
             w = tl.where(is_hidden(t[None, :], low, up), 0.0, w)
             f = tl.where(is_hidden(t[None, :], low, up), 0.0, f)
+        if gates_5N is not None:
+            some += eighths(f * h)
         dv = tl.dot(f.to(o.dtype), o, dv, input_precision=PRECISION)
         dk = tl.dot(w.to(q.dtype), q, dk, input_precision=PRECISION)
-    return dk, dv
+    return dk, dv, total + tl.sum(some, 1)
 
 
 @triton.jit

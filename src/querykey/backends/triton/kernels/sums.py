@@ -1,13 +1,15 @@
 """Sums over a chunk of tokens, and over all chunks before (or after) one: what far tokens leave.
 
-For tokens x (D) and y (M), with a weight w per token that is 1 for keys:
+For tokens x (D) and y (M), with a weight w per token, or 1 for each:
 
     square     S_ij (M) = sum x_i x_j y      in tiles, see `tiles`, in the precision of the inputs
     moments    S1 (D, M) = sum x y^T, Z2 (D, D) = sum w x x^T, S0 (M) = sum y, Z1 (D) = sum w x,
                side by side in this order, in float32
+    count      sum w, where there are weights
 
 Forward x, y are k, v; backward, for what later queries ask of a key, they are q and g, and the
-sums are called R, R1, Y2, R0, Y1.
+sums are called R, R1, Y2, R0, Y1, Y0. With gates, w and y are what is left of them at the chunk's
+end, or, backward, what a chunk leaves of the past for them; see `gates`.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -34,7 +36,7 @@ def transposed(x_LGTD, x_LGBDS, T, blocks, D: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def chunk_sums(
-    x_LGTD, x_LGBDS, y_LGTM, w_LGT, square_LCPDM, moments_LCR, T, blocks, chunks,
+    x_LGTD, x_LGBDS, y_LGTM, w_LGT, square_LCPDM, moments_LCR, count_LC, T, blocks, chunks,
     G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     FIRST: tl.constexpr, EVEN: tl.constexpr, WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -54,8 +56,9 @@ def chunk_sums(
         moments_LCR += (lane * chunks + c) * (D * M + D * D + M + D)
         if WEIGHTED:
             w_LGT += lane * G * T
+            count_LC += lane * chunks + c
         _write_moments(
-            x_LGTD, x_LGBDS, y_LGTM, w_LGT, moments_LCR, begin, end, T, blocks,
+            x_LGTD, x_LGBDS, y_LGTM, w_LGT, moments_LCR, count_LC, begin, end, T, blocks,
             G=G, D=D, M=M, STEP=STEP, WEIGHTED=WEIGHTED, PRECISION=PRECISION,
         )  # fmt: skip
     elif i < D // 2:
@@ -73,11 +76,11 @@ def chunk_sums(
 
 @triton.jit
 def _write_moments(
-    x_GTD, x_GBDS, y_GTM, w_GT, moments_R, begin, end, T, blocks,
+    x_GTD, x_GBDS, y_GTM, w_GT, moments_R, count, begin, end, T, blocks,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write S1 = sum x y^T, Z2 = sum w x x^T, S0 = sum y and Z1 = sum w x over begin to end."""
+    """Write S1 = sum x y^T, Z2 = sum w x x^T, S0 = sum y, Z1 = sum w x and sum w, begin to end."""
     d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, STEP)
     s1 = tl.zeros((D, M), tl.float32)
     z2 = tl.zeros((D, D), tl.float32)
@@ -86,6 +89,7 @@ def _write_moments(
     s0 = tl.zeros((D, M), tl.float32)
     z1 = tl.zeros((D, D), tl.float32)
     one = tl.full((D, STEP), 1.0, y_GTM.dtype.element_ty)
+    weight = tl.zeros((STEP,), tl.float32)
     for h in range(G):
         x_TD, x_BDS, y_TM = x_GTD + h * T * D, x_GBDS + h * blocks * STEP * D, y_GTM + h * T * M
         for t0 in range(begin, end, STEP):
@@ -97,6 +101,7 @@ def _write_moments(
             if WEIGHTED:
                 w = tl.load(w_GT + h * T + t, mask=t < T, other=0.0)
                 x = (x.to(tl.float32) * w[:, None]).to(x.dtype)
+                weight += w
             s1 = tl.dot(x_DS, y, s1, input_precision=PRECISION)
             z2 = tl.dot(x_DS, x, z2, input_precision=PRECISION)
             s0 = tl.dot(one, y, s0, input_precision=PRECISION)
@@ -105,6 +110,8 @@ def _write_moments(
     tl.store(moments_R + D * M + d[:, None] * D + d[None, :], z2)
     tl.store(moments_R + D * M + D * D + m, tl.sum(s0, 0) / D)
     tl.store(moments_R + D * M + D * D + M + d, tl.sum(z1, 0) / D)
+    if WEIGHTED:
+        tl.store(count, tl.sum(weight, 0))
 
 
 @triton.jit
@@ -237,54 +244,3 @@ def read_whole(
         acc += x0 * tl.dot(x, tl.trans(s0) if TRANSPOSED else s0, input_precision=PRECISION)
         acc += x1 * tl.dot(x, tl.trans(s1) if TRANSPOSED else s1, input_precision=PRECISION)
     return acc
-
-
-@triton.jit
-def running_sums(
-    square_LCE, moments_LCR, square_before_LE, moments_before_LR, square_after_LE, moments_after_LR,
-    chunks, square_size, moments_size,
-    BLOCK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
-):  # fmt: skip
-    """Put sum over c' < c of S_c' in place of each chunk's S_c (c' > c where BACKWARD), in place.
-
-    E counts the square_size entries of one square. Where TOTAL, the sum over all chunks is put into
-    the first. Where CARRIED, sums begin with those before, and what all chunks come to is written
-    to those after.
-    """
-    part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    few = tl.cdiv(moments_size, BLOCK)
-    if part < few:
-        _run(
-            moments_LCR, moments_before_LR, moments_after_LR, part, lane, chunks, moments_size,
-            BLOCK=BLOCK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
-        )  # fmt: skip
-    else:
-        _run(
-            square_LCE, square_before_LE, square_after_LE, part - few, lane, chunks, square_size,
-            BLOCK=BLOCK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
-        )  # fmt: skip
-
-
-@triton.jit
-def _run(
-    sums_LCE, before_LE, after_LE, part, lane, chunks, size,
-    BLOCK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
-):  # fmt: skip
-    """Do as `running_sums` for BLOCK of the `size` entries of one table."""
-    at = part * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    first = sums_LCE + lane * chunks * size + at
-    here = first + (chunks - 1) * size.to(tl.int64) if BACKWARD else first
-    total = tl.zeros((BLOCK,), tl.float32)
-    if CARRIED:
-        total = tl.load(before_LE + lane * size + at, mask=inside, other=0.0)
-    for _ in tl.range(0, chunks, num_stages=4):
-        more = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-        if not TOTAL:
-            tl.store(here, total.to(sums_LCE.dtype.element_ty), mask=inside)
-        total += more
-        here += -size if BACKWARD else size
-    if TOTAL:
-        tl.store(first, total.to(sums_LCE.dtype.element_ty), mask=inside)
-    if CARRIED:
-        tl.store(after_LE + lane * size + at, total, mask=inside)
