@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 
-class Gates(NamedTuple):
+class GateTables(NamedTuple):
     """The table of `kernels.gates` (lanes, 5, N), and what is left of keys at the chunk's end."""
 
     table: Tensor

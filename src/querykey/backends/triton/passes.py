@@ -17,7 +17,7 @@ from torch import Tensor
 
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, kernel_call
-from querykey.backends.triton.gates import Gates, gate_gradients
+from querykey.backends.triton.gates import GateTables, gate_gradients
 
 
 class Sums(NamedTuple):
@@ -100,11 +100,11 @@ def run_forward(
     return Results(out, residue, inverse, square, moments, count), after
 
 
-def gates_of(call: KernelCall, decay: Tensor | None, real: Tensor | None) -> Gates | None:
+def gates_of(call: KernelCall, decay: Tensor | None, real: Tensor | None) -> GateTables | None:
     """Return what the kernels need of the gates of keys, decay (lanes, N), if they have any."""
     if decay is None:
         return None
-    gates = Gates(decay.new_empty((len(decay), 5, decay.shape[1])), torch.empty_like(decay))
+    gates = GateTables(decay.new_empty((len(decay), 5, decay.shape[1])), torch.empty_like(decay))
     call.gate_tables(
         decay_LN=decay, real_LN=real, gates_L5N=gates.table, weights_LN=gates.weights
     )  # fmt: skip
@@ -116,7 +116,7 @@ def sums_of_keys(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
-    gates: Gates | None,
+    gates: GateTables | None,
     past: Sums | None,
 ) -> tuple[Sums, Sums | None]:
     """Return the sums of keys before each chunk, and the sums after all where there is a past."""
@@ -207,7 +207,7 @@ def sum_up(
     call: KernelCall,
     launches: SumLaunches,
     tokens: Tokens,
-    gates: Gates | None,
+    gates: GateTables | None,
     past: Sums | None = None,
     keys: Sums | None = None,
     borders: Tensor | None = None,
