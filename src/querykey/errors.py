@@ -9,3 +9,15 @@ class QuerykeyError(ValueError):
     The command line prints that sentence and exits with code 2. Any other exception that reaches it
     is a defect of ours and shows its traceback.
     """
+
+
+class WrongTypeError(QuerykeyError, TypeError):
+    """Says which argument is of a type, or has a dtype, that does not serve, and which do."""
+
+
+class WrongIndexError(QuerykeyError, IndexError):
+    """Says which place is not there, and how many there are."""
+
+
+class GraphError(QuerykeyError, RuntimeError):
+    """Says why no derivative can be taken here, and where one can be."""

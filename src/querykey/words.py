@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
+
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -34,16 +37,25 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} is a whole number; got {value!r}")
+        raise WrongTypeError(f"{name} is a whole number; got {value!r}")
     if number < least:
-        raise ValueError(f"{name} is at least {least}; got {number}")
+        raise QuerykeyError(f"{name} is at least {least}; got {number}")
     if number > LARGEST:
-        raise ValueError(f"{name} is at most 2^62; got {number}")
+        raise QuerykeyError(f"{name} is at most 2^62; got {number}")
     return number
 
 
 def share(name: str, value: Any) -> float:
     """Return `value`, or raise the error which says that `name` is from 0 to below 1."""
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 1):
-        raise ValueError(f"{name} is a share, from 0 to below 1; got {value!r}")
+        raise QuerykeyError(f"{name} is a share, from 0 to below 1; got {value!r}")
+    return float(value)
+
+
+def number(name: str, value: Any, least: float = 0.0) -> float:
+    """Return `value` as a float, or raise the error which says that `name` is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise WrongTypeError(f"{name} is a number; got {value!r}")
+    if not least <= float(value) < math.inf:
+        raise QuerykeyError(f"{name} is a finite number, at least {least:g}; got {value}")
     return float(value)

@@ -68,6 +68,8 @@ ALONG = {  # functions of x and one axis
         lambda x, i: ag.var(x, axis=i, correction=1, keepdims=True),
         lambda x, i: x.var(i, correction=1, keepdim=True),
     ),
+    "std": (lambda x, i: ag.std(x, axis=i), lambda x, i: x.std(i, correction=0)),
+    "prod": (lambda x, i: ag.prod(x, axis=i), lambda x, i: x.prod(i)),
     "norm": (lambda x, i: ag.norm(x, axis=i), lambda x, i: torch.linalg.vector_norm(x, dim=i)),
     "softmax": (lambda x, i: ag.softmax(x, axis=i), lambda x, i: x.softmax(i)),
     "log_softmax": (lambda x, i: ag.log_softmax(x, axis=i), lambda x, i: x.log_softmax(i)),

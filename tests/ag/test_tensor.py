@@ -16,6 +16,7 @@ from querykey.ag import nn, primitives, special, tensor
 from querykey.ag.hooks import hooks
 from querykey.ag.special import CACHED
 from querykey.ag.tensor import Tensor
+from querykey.errors import GraphError
 
 
 def live_nodes():
@@ -500,7 +501,7 @@ def test_representation_and_conversions():
     assert (x.T.shape, x.mT.shape, x.ndim, x.size, x.device) == ((2, 1), (2, 1), 2, 2, "cpu")
     with pytest.raises(TypeError, match="nothing to iterate over"):
         iter(ag.Tensor(1.0))
-    with pytest.raises(TypeError, match="holds real numbers or booleans, not complex128"):
+    with pytest.raises(TypeError, match=r"computes with real numbers .* not with complex"):
         ag.Tensor(1j)
     with pytest.raises(ValueError, match="lives on the device 'cpu', not on 'cuda'"):
         x.to_device("cuda")
@@ -721,7 +722,7 @@ def test_a_thread_that_waits_for_another_walk_is_told_what_that_freed():
     loss, other = ag.sum(h), ag.sum(h)
     loss.backward()
     thread.join()
-    assert [type(error) for error in refused] == [RuntimeError]
+    assert [type(error) for error in refused] == [GraphError]
     assert str(refused[0]).startswith("backward has already passed the result of slow")
     np.testing.assert_array_equal(x.grad, [1.0, 1.0])
 

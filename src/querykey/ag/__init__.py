@@ -14,6 +14,7 @@ it lies, and not watched: do not reuse its memory before backward.
 """
 
 from querykey.ag import nn, optim
+from querykey.ag.division import divide, softmax
 from querykey.ag.draw import Drawing, draw
 from querykey.ag.extras import install, keep_pages
 from querykey.ag.functions import (
@@ -40,7 +41,6 @@ from querykey.ag.primitives import (
     abs,
     add,
     cos,
-    divide,
     erf,
     exp,
     gelu,
@@ -58,7 +58,6 @@ from querykey.ag.primitives import (
     reshape,
     sigmoid,
     sin,
-    softmax,
     sqrt,
     square,
     subtract,
@@ -74,6 +73,8 @@ from querykey.ag.reductions import (
     max,
     min,
     norm,
+    prod,
+    std,
     var,
 )
 from querykey.ag.tensor import Tensor
@@ -117,6 +118,7 @@ __all__ = [
     "norm",
     "optim",
     "power",
+    "prod",
     "record",
     "relu",
     "reshape",
@@ -128,6 +130,7 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
+    "std",
     "subtract",
     "sum",
     "swapaxes",

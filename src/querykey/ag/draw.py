@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from querykey.ag.tensor import Tensor, history
+from querykey.errors import QuerykeyError
 from querykey.show import write_file
 
 WIDTH, LINE, GAP_X, GAP_Y = 150, 15, 18, 34
@@ -45,7 +46,7 @@ def draw(end: Tensor, values: bool = False, gradients: bool = False) -> Drawing:
     history(end)  # which complains where there is nothing left to draw
     nodes = ancestry(end)
     if len(nodes) > MANY:
-        raise ValueError(
+        raise QuerykeyError(
             f"{len(nodes)} Tensors would make no picture; draw a part, of at most {MANY}"
         )
     texts = [caption(node, values, gradients) for node in nodes]

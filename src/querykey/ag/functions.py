@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from querykey.ag.errors import misfit, primitive
+from querykey.ag.errors import REFUSALS, misfit, primitive
 from querykey.ag.primitives import Axis, Function, getitem, permuted, reshape, swapped
-from querykey.ag.protocols import raw
+from querykey.ag.protocols import REAL, raw, refuse_kind
 from querykey.ag.tensor import Tensor, record, shrink
+from querykey.errors import QuerykeyError
 
 
 @primitive
@@ -38,7 +39,8 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Tensor:
 @primitive
 def astype(x: Any, dtype: Any, copy: bool = True) -> Tensor:
     """Return x as another type; its gradient has x's own type."""
-    y = raw(x).astype(dtype, copy=copy)
+    y = np.asarray(raw(x)).astype(dtype, copy=copy)
+    y = y if y.dtype.kind in REAL else refuse_kind(y)
     return record("astype", y, *([(x, lambda g: g)] if y.dtype.kind == "f" else []))
 
 
@@ -98,7 +100,9 @@ def letters_of(subscripts: str, ranks: list[int]) -> tuple[list[str], str]:
     left, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise ValueError(f"{subscripts!r} speaks of {len(terms)} operands, {len(ranks)} were given")
+        raise QuerykeyError(
+            f"{subscripts!r} speaks of {len(terms)} operands, {len(ranks)} were given"
+        )
     free = [c for c in string.ascii_letters if c not in subscripts]
     widths = [r - len(t) + 3 for t, r in zip(terms, ranks, strict=True) if "..." in t]
     dots = "".join(free[: max(widths, default=0)])
@@ -110,7 +114,7 @@ def letters_of(subscripts: str, ranks: list[int]) -> tuple[list[str], str]:
         width = rank - len(term) + 3
         spelled.append(term.replace("...", dots[len(dots) - width :] if width > 0 else ""))
         if len(spelled[-1]) != rank:
-            raise ValueError(f"{term!r} in {subscripts!r} does not name {rank} axes")
+            raise QuerykeyError(f"{term!r} in {subscripts!r} does not name {rank} axes")
     return spelled, result.replace("...", dots)
 
 
@@ -146,11 +150,11 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         n = x.ndim if isinstance(x, Tensor) else np.ndim(x)
         froms, tos = normalize_axis_tuple(source, n), normalize_axis_tuple(destination, n)
         if len(froms) != len(tos):
-            raise ValueError(f"{len(froms)} axes go to {len(tos)} places")
+            raise QuerykeyError(f"{len(froms)} axes go to {len(tos)} places")
         order = [a for a in range(n) if a not in froms]
         for place, axis in sorted(zip(tos, froms, strict=True)):
             order.insert(place, axis)
-    except (ValueError, IndexError) as error:
+    except REFUSALS as error:
         raise misfit("moveaxis", error, (x,)) from None
     return permuted(x, order)
 
@@ -205,7 +209,7 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     along = np.asarray(raw(indices))
     sizes = list(np.shape(raw(x)))
     if along.ndim != len(sizes):
-        raise ValueError(f"the indices have {along.ndim} axes and the array {len(sizes)}")
+        raise QuerykeyError(f"the indices have {along.ndim} axes and the array {len(sizes)}")
     sizes[axis] = 1
     grid: list[Any] = list(np.ix_(*[np.arange(n) for n in sizes]))
     grid[axis] = along

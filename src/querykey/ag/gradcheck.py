@@ -9,6 +9,7 @@ import numpy as np
 
 from querykey.ag.protocols import raw
 from querykey.ag.tensor import Tensor, history
+from querykey.errors import WrongTypeError
 
 
 def gradcheck(
@@ -58,7 +59,7 @@ def run(function: Callable[..., Any], values: list[np.ndarray]) -> tuple[Tensor,
     tensors = [Tensor(v) for v in values]
     out = function(*tensors)
     if not isinstance(out, Tensor):
-        raise TypeError(
+        raise WrongTypeError(
             f"gradcheck needs a function that returns a Tensor, not {type(out).__name__}"
         )
     return out, tensors

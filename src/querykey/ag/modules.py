@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from querykey.ag.tensor import Tensor
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 def parts(thing: Any, prefix: str = "", outer: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -89,7 +90,7 @@ class Module:
         what it remembers as it is.
         """
         if np.dtype(dtype).kind != "f":
-            raise TypeError(f"parameters are floats, not {np.dtype(dtype)}")
+            raise WrongTypeError(f"parameters are floats, not {np.dtype(dtype)}")
         for _, part in parts(self):
             if is_state(part) and part._data.dtype.kind == "f":
                 part._data, part.grad = part._data.astype(dtype), None
@@ -115,10 +116,12 @@ def check_state(ours: dict[str, np.ndarray], state: dict[str, np.ndarray]) -> No
     """Raise an error for a state with other names or shapes than ours."""
     if ours.keys() != state.keys():
         missing, extra = sorted(ours.keys() - state.keys()), sorted(state.keys() - ours.keys())
-        raise KeyError(f"the state lacks {missing} and has {extra} too many")
+        raise QuerykeyError(f"the state lacks {missing} and has {extra} too many")
     for key, array in ours.items():
         if array.shape != np.shape(state[key]):
-            raise ValueError(f"{key} has shape {array.shape}, in the state {np.shape(state[key])}")
+            raise QuerykeyError(
+                f"{key} has shape {array.shape}, in the state {np.shape(state[key])}"
+            )
 
 
 Slot = tuple[Callable[[], np.ndarray], Callable[[np.ndarray], None]]

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from querykey.ag import primitives, reductions
+from querykey.ag.division import softmax
 from querykey.ag.functions import moveaxis, take_along_axis, where
 from querykey.ag.modules import Module, named_parameters, parameters
-from querykey.ag.primitives import binary_cross_entropy, relu, reshape, softmax, sqrt
+from querykey.ag.primitives import binary_cross_entropy, relu, reshape, sqrt
 from querykey.ag.protocols import raw
 from querykey.ag.tensor import Tensor
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import share as checked_share
 
 __all__ = [
@@ -38,7 +40,7 @@ __all__ = [
 def generator(rng: Any) -> Any:
     """Return the generator of random numbers that was passed, or a new one."""
     if rng is not None and not hasattr(rng, "standard_normal"):
-        raise TypeError(
+        raise WrongTypeError(
             f"rng is a generator, np.random.default_rng({rng!r}), which goes on from weight to "
             f"weight, not {rng!r}"
         )
@@ -112,7 +114,7 @@ class MultiHeadAttention(Module):
 
     def __init__(self, n_features: int, n_heads: int, causal: bool = False, rng: Any = None):
         if n_features % n_heads:
-            raise ValueError(f"{n_heads} heads cannot share {n_features} features evenly")
+            raise QuerykeyError(f"{n_heads} heads cannot share {n_features} features evenly")
         self.Wq, self.Wk, self.Wv, self.Wo = (
             weight(rng, n_features, n_features, label) for label in ("Wq", "Wk", "Wv", "Wo")
         )
@@ -121,7 +123,7 @@ class MultiHeadAttention(Module):
     def __call__(self, x: Any) -> Tensor:
         """Return every token's mixture of what it sees."""
         if len(x.shape) != 3:
-            raise ValueError(f"attention takes (batch, tokens, features), not {tuple(x.shape)}")
+            raise QuerykeyError(f"attention takes (batch, tokens, features), not {tuple(x.shape)}")
         batch, tokens, features = x.shape
         size = features // self.n_heads
         q, k, v = (
@@ -170,7 +172,7 @@ class BatchNorm(Module):
             mean, var = primitives.mean(x, axes), reductions.var(x, axes)
             count = math.prod(x.shape[:-1])
             if count < 2:
-                raise ValueError(
+                raise QuerykeyError(
                     f"BatchNorm learns from more than one value per feature; got {tuple(x.shape)}"
                 )
             self.running_mean += self.momentum * (mean._data - self.running_mean)
@@ -194,7 +196,7 @@ class Embedding(Module):
         if not ids.size:
             ids = ids.astype(int)
         elif ids.dtype.kind not in "iu" or not 0 <= ids.min() <= ids.max() < count:
-            raise ValueError(
+            raise QuerykeyError(
                 f"Embedding takes integers from 0 to {count - 1}; got {ids.dtype} from "
                 f"{ids.min()} to {ids.max()}"
             )
@@ -254,13 +256,13 @@ class CrossEntropyLoss(Module):
         """Return the loss as one number."""
         labels, shape = np.asarray(raw(labels)), np.shape(raw(logits))
         if labels.dtype.kind not in "iu" or labels.shape != shape[:-1]:
-            raise ValueError(
+            raise QuerykeyError(
                 f"CrossEntropyLoss takes one integer per row of logits: they are {shape}, "
                 f"the labels {labels.shape} {labels.dtype}"
             )
         classes = shape[-1]
         if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-            raise ValueError(
+            raise QuerykeyError(
                 f"CrossEntropyLoss takes labels from 0 to {classes - 1}; there are labels from "
                 f"{labels.min()} to {labels.max()}"
             )
@@ -283,7 +285,7 @@ def check_shapes(loss: str, prediction: Any, target: Any) -> None:
     """Raise an error for a target of another shape: broadcasting would change the mean unseen."""
     shapes = np.shape(raw(prediction)), np.shape(raw(target))
     if shapes[0] != shapes[1]:
-        raise ValueError(
+        raise QuerykeyError(
             f"{loss} compares element by element: the prediction has shape {shapes[0]}, "
             f"the target {shapes[1]}"
         )

@@ -8,24 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import functions, primitives, reductions, tensor
-from querykey.ag.errors import misfit, not_a_gradient
+from querykey.ag import division, elementary, functions, primitives, reductions, tensor
+from querykey.ag.errors import REFUSALS, misfit, not_a_gradient
 from querykey.ag.protocols import raw
 from querykey.ag.tensor import Edge, Tensor
+from querykey.errors import QuerykeyError, WrongTypeError
 
 ARITHMETIC = {
     "add": primitives.add,
     "sub": primitives.subtract,
     "mul": primitives.multiply,
-    "truediv": primitives.divide,
+    "truediv": division.divide,
     "matmul": primitives.matmul,
     "pow": primitives.power,
     "mod": primitives.mod,
+    "floordiv": elementary.floor_divide,
 }
+BITWISE = ("and", "or", "xor", "lshift", "rshift")
 METHODS = {
     "sum": primitives.sum,
     "mean": primitives.mean,
     "var": reductions.var,
+    "std": reductions.std,
+    "prod": reductions.prod,
     "max": reductions.max,
     "min": reductions.min,
     "argmax": reductions.argmax,
@@ -46,15 +51,28 @@ METHODS = {
 
 
 def without_gradient(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Return a function that has no derivative: it compares, counts or rounds."""
+    """Return a function of one array that has no derivative: what it returns is no float."""
 
-    def call(*args: Any) -> Tensor:
+    def call(x: Any) -> Tensor:
         try:
-            return tensor.record(op, f(*[raw(x) for x in args]))
-        except ValueError as error:
-            raise misfit(op, error, args) from None
+            return tensor.record(op, f(raw(x)))
+        except REFUSALS as error:
+            raise misfit(op, error, (x,)) from None
 
     call.__name__, call.__doc__ = op, f"Return {op} of every element; it has no gradient."
+    return call
+
+
+def of_two_without_gradient(op: str, f: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Return a function of two arrays that has no derivative: what it returns is no float."""
+
+    def call(x1: Any, x2: Any) -> Tensor:
+        try:
+            return tensor.record(op, f(raw(x1), raw(x2)))
+        except REFUSALS as error:
+            raise misfit(op, error, (x1, x2)) from None
+
+    call.__name__, call.__doc__ = op, f"Return {op} of x1 and x2; it has no gradient."
     return call
 
 
@@ -76,14 +94,15 @@ def checked_pull(op: str, x: Any, pull: Callable[..., Any]) -> Callable[..., Any
         new = pull(g, *saved)
         if new is g:
             return g
-        array = np.array(raw(new))  # a copy: the walk adds to it, and the pull may have kept `new`
+        # A copy: the walk adds to it, and the pull may have kept `new`.
+        array = np.array(getattr(new, "_data", new))
         if array.dtype.kind not in "fiub":
-            raise TypeError(not_a_gradient(op, x, type(new).__name__, "an array of numbers"))
+            raise WrongTypeError(not_a_gradient(op, x, type(new).__name__, "an array of numbers"))
         try:
             np.broadcast_shapes(array.shape, x.shape)
         except ValueError:
             shape = f"shape {array.shape}"
-            raise ValueError(not_a_gradient(op, x, shape, str(x.shape))) from None
+            raise QuerykeyError(not_a_gradient(op, x, shape, str(x.shape))) from None
         return array
 
     return call
@@ -109,10 +128,10 @@ def give_operators() -> None:
     for symbol, f in ARITHMETIC.items():
         setattr(Tensor, f"__{symbol}__", f)
         setattr(Tensor, f"__r{symbol}__", flipped(f))
-    for symbol in ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "floordiv"):
-        f = without_gradient(symbol, getattr(operator, f"__{symbol}__"))
+    for symbol in ("lt", "le", "gt", "ge", "eq", "ne", *BITWISE):
+        f = of_two_without_gradient(symbol, getattr(operator, f"__{symbol}__"))
         setattr(Tensor, f"__{symbol}__", f)
-        if symbol in ("and", "or", "xor", "floordiv"):
+        if symbol in BITWISE:
             setattr(Tensor, f"__r{symbol}__", flipped(f))
     invert = without_gradient("invert", np.invert)
     rest = {"__invert__": invert, "reshape": reshape, "transpose": transpose}

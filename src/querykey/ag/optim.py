@@ -8,6 +8,8 @@ import numpy as np
 
 from querykey.ag.modules import check_state, parameters
 from querykey.ag.tensor import Tensor, tick
+from querykey.errors import QuerykeyError
+from querykey.words import number, share
 
 
 class Optimizer:
@@ -18,8 +20,10 @@ class Optimizer:
     def __init__(self, params: Any, lr: float):
         self.params: list[Tensor] = parameters(params)
         if not self.params:
-            raise ValueError("there is nothing to train: no Tensor that wants a gradient was found")
-        self.lr = lr
+            raise QuerykeyError(
+                "there is nothing to train: no Tensor that wants a gradient was found"
+            )
+        self.lr = number("lr", lr)
         self.memory: dict[str, list[np.ndarray]] = {}
 
     def zero_grad(self) -> None:
@@ -81,7 +85,8 @@ class SGD(Optimizer):
         self, params: Any, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0
     ):
         super().__init__(params, lr)
-        self.momentum, self.weight_decay = momentum, weight_decay
+        self.momentum = share("momentum", momentum)
+        self.weight_decay = number("weight_decay", weight_decay)
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
         """Return the gradient, or its running sum with momentum."""
@@ -109,7 +114,9 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
     ):
         super().__init__(params, lr)
-        self.betas, self.epsilon, self.weight_decay = betas, epsilon, weight_decay
+        self.betas = share("beta", betas[0]), share("beta", betas[1])
+        self.epsilon = number("epsilon", epsilon)
+        self.weight_decay = number("weight_decay", weight_decay)
 
     def change(self, i: int, value: np.ndarray, grad: np.ndarray) -> np.ndarray:
         """Return mean / (sqrt(mean square) + epsilon), both corrected for their start at 0."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from querykey.ag.errors import misfit, primitive
+from querykey.ag.errors import REFUSALS, misfit, primitive
 from querykey.ag.hooks import hooks
 from querykey.ag.protocols import as_floats, plain_index, raw
 from querykey.ag.special import (
@@ -26,8 +26,6 @@ from querykey.ag.special import (
     ones,
     relu_of,
     sigmoid_of,
-    softmax_of,
-    squares_stay_finite,
     zeros,
 )
 from querykey.ag.tensor import Tensor, record, shrink
@@ -49,7 +47,10 @@ def unary(op: str, f: Function, pull: Function) -> Function:
 
     def call(x: Any) -> Tensor:
         v = x._data if isinstance(x, Tensor) else raw(x)
-        y = f(v)
+        try:
+            y = f(v)
+        except REFUSALS as error:
+            raise misfit(op, error, (x,)) from None
         return record(op, y, (x, pull), saved=(v, y))
 
     call.__name__ = call.__qualname__ = op
@@ -98,17 +99,17 @@ def exp(x: Any) -> Tensor:
 def binary(op: str, f: Function, pull_a: Function, pull_b: Function) -> Function:
     """Return the primitive y = f(a, b), whose pulls are called with g, a, b and y."""
 
-    def call(a: Any, b: Any) -> Tensor:
-        v = a._data if isinstance(a, Tensor) else raw(a)
-        w = b._data if isinstance(b, Tensor) else raw(b)
+    def call(x1: Any, x2: Any) -> Tensor:
+        v = x1._data if isinstance(x1, Tensor) else raw(x1)
+        w = x2._data if isinstance(x2, Tensor) else raw(x2)
         try:
             y = f(v, w)
-        except ValueError as error:
-            raise misfit(op, error, (a, b)) from None
-        return record(op, y, (a, pull_a), (b, pull_b), saved=(v, w, y))
+        except REFUSALS as error:
+            raise misfit(op, error, (x1, x2)) from None
+        return record(op, y, (x1, pull_a), (x2, pull_b), saved=(v, w, y))
 
     call.__name__ = call.__qualname__ = op
-    call.__doc__ = f"Return the {op} of a and b, element by element."
+    call.__doc__ = f"Return the {op} of x1 and x2, element by element."
     return call
 
 
@@ -162,8 +163,8 @@ minimum = binary(
 
 def matmul(a: Any, b: Any) -> Tensor:
     """Return a @ b over the last two axes; a vector is a row on the left, a column on the right."""
-    x = a._data if isinstance(a, Tensor) else np.asarray(a)
-    y = b._data if isinstance(b, Tensor) else np.asarray(b)
+    x = a._data if isinstance(a, Tensor) else np.asarray(raw(a))
+    y = b._data if isinstance(b, Tensor) else np.asarray(raw(b))
     try:
         if y.ndim == 2 and x.ndim > 1 and x.size and y.size:  # one matrix for the whole batch
             shape, to_a, to_b = x.shape, rows_gradient, weight_gradient
@@ -176,7 +177,7 @@ def matmul(a: Any, b: Any) -> Tensor:
         else:
             value, saved = product(x, y), (x, y)
             to_a, to_b = left_gradient, right_gradient
-    except (ValueError, IndexError) as error:
+    except REFUSALS as error:
         raise misfit("matmul", error, (a, b)) from None
     return record("matmul", value, (a, to_a), (b, to_b), saved=saved)
 
@@ -230,11 +231,11 @@ quiet_sum = quiet(fast_sum)
 
 def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the sum over axes."""
-    v = x._data if isinstance(x, Tensor) else np.asarray(x)
+    v = x._data if isinstance(x, Tensor) else np.asarray(raw(x))
     of_exp = isinstance(x, Tensor) and x.op == "exp"
     try:
         y = (quiet_sum if of_exp else fast_sum)(v, axis, keepdims)
-    except ValueError as error:
+    except REFUSALS as error:
         raise misfit("sum", error, (x,)) from None
     out = record("sum", y, (x, unreduced), saved=(v.shape, axis, keepdims))
     if of_exp:
@@ -265,63 +266,7 @@ def axes_of(shape: tuple[int, ...], axis: Axis) -> Sequence[int]:
     return range(len(shape)) if axis is None else normalize_axis_tuple(axis, len(shape))
 
 
-# The softmax, called by its name or written as exp(x) / sum(exp(x))
-
-
-@primitive
-def softmax(x: Any, axis: Axis = -1) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over an axis."""
-    y = softmax_of(as_floats(x), axis)
-    return record("softmax", y, (x, softmax_gradient), saved=(y, axis))
-
-
-def softmax_gradient(g: Any, y: Any, axis: Axis, *_by_hand: Tensor) -> Any:
-    """Return y * (g - sum(g * y)), the sum over the axis of the softmax."""
-    if g.size < 1 << 17:
-        total = fast_sum(g * y, axis, True)
-    else:  # einsum is slow to begin, and then needs no memory for the products
-        every, gone = range(g.ndim), tuple(axes_of(g.shape, axis))
-        total = np.einsum(g, every, y, every, [i for i in every if i not in gone])
-        total = np.expand_dims(total, gone)
-    out = g - total
-    out *= y
-    return out
-
-
-def divide(a: Any, b: Any) -> Tensor:
-    """Return a / b; where that is exp(x) / sum(exp(x)), it is the softmax even if exp overflows."""
-    if isinstance(b, Tensor) and b._operand is a:
-        return softmax_by_hand(a, b)
-    return quotient(a, b)
-
-
-def softmax_by_hand(e: Tensor, total: Tensor) -> Tensor:
-    """Return e / total, where total = sum(e) and e = exp(x).
-
-    Raw exponentials leave the range of floats: at 89 in float32, at 710 in float64. Rows whose
-    total is finite and not 0 keep their quotient, bit for bit; others get the stable softmax of x.
-    The derivative is the softmax's own, straight to x: g / total and g * e leave the range even
-    sooner. It passes e and total by, so where one is labelled they are divided like any others.
-    """
-    x, v, d = e._operand, e._data, total._data
-    if hooks.watch.lent:
-        hooks.watch.look([x])
-    if x is None or x.stamp > e.stamp or d.ndim not in (0, v.ndim) or not d.size:
-        return quotient(e, total)
-    if total.saved:
-        _, axis, _ = total.saved
-    else:
-        axis = tuple([i for i in range(v.ndim) if d.ndim == 0 or d.shape[i] == 1])
-    if np.count_nonzero(d) == np.count_nonzero(np.isfinite(d)) == d.size:
-        if (e.label, total.label) != (None, None) and squares_stay_finite(d):
-            return quotient(e, total)
-        y = v / d
-    else:
-        with np.errstate(all="ignore"):
-            y, fine = v / d, (d > 0) & np.isfinite(d)
-            if not fine.all():
-                y = np.where(fine, y, softmax_of(x._data, axis))
-    return record("divide", y, (x, softmax_gradient), saved=(y, axis, e, total))
+# The loss of two classes
 
 
 def binary_cross_entropy(logits: Any, y: Any) -> Tensor:
@@ -391,7 +336,7 @@ def getitem(x: Any, index: Any) -> Tensor:
     v, place = raw(x), plain_index(index)
     try:
         y = v[place]
-    except IndexError as error:
+    except REFUSALS as error:
         raise misfit("getitem", error, (x,)) from None
     return record("getitem", y, (x, put_back), saved=(place, v.shape))
 

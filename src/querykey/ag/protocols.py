@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from querykey.ag.hooks import hooks
+from querykey.errors import GraphError, QuerykeyError, WrongTypeError
 
+REAL = "fiub"  # the kinds of dtypes that a Tensor has
 # How many arguments of a function of NumPy's mean what ours mean; the others go by name.
-BY_NAME = dict.fromkeys(("sum", "mean", "var", "max", "min", "argmax"), 2) | {"norm": 1}
+BY_NAME = dict.fromkeys(("sum", "mean", "var", "std", "prod", "max", "min", "argmax"), 2) | {
+    "norm": 1
+}
 
 
 class ArrayLike:
@@ -29,7 +33,7 @@ class ArrayLike:
     def to_device(self, device: str, /, *, stream: None = None) -> Any:
         """Return the Tensor itself, because there is one device."""
         if device != "cpu":
-            raise ValueError(f"a Tensor lives on the device 'cpu', not on {device!r}")
+            raise QuerykeyError(f"a Tensor lives on the device 'cpu', not on {device!r}")
         return self
 
     def numpy(self) -> np.ndarray:
@@ -46,8 +50,25 @@ class ArrayLike:
 
     def __iter__(self) -> Iterator[Any]:
         if not self._data.ndim:
-            raise TypeError("a Tensor of one number has nothing to iterate over")
+            raise WrongTypeError("a Tensor of one number has nothing to iterate over")
         return (self[i] for i in range(len(self._data)))
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: Any = None,
+    ) -> Any:
+        if getattr(self, "requires_grad", False):
+            raise GraphError("another library would lose the gradient: export x.detach()")
+        return self._data.__dlpack__(
+            stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._data.__dlpack_device__()
 
     def __len__(self) -> int:
         return len(self._data)
@@ -79,7 +100,7 @@ class ArrayLike:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
-            raise TypeError(f"np.{ufunc.__name__}.{method} with options records no derivative")
+            raise WrongTypeError(f"np.{ufunc.__name__}.{method} with options records no derivative")
         return self.function_named(ufunc.__name__)(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -87,14 +108,14 @@ class ArrayLike:
         if name in ("shape", "ndim", "size"):
             return function(*map(raw, args), **kwargs)
         if len(args) > BY_NAME.get(name, len(args)):
-            raise TypeError(f"np.{name} of a Tensor takes what follows the axis by name")
+            raise WrongTypeError(f"np.{name} of a Tensor takes what follows the axis by name")
         return self.function_named(name)(*args, **kwargs)
 
     def function_named(self, name: str) -> Callable[..., Any]:
         """Return our function with the name of one of NumPy's, which has its derivative."""
         ours = self.functions.get(name) or getattr(hooks.namespace, name, None)
         if ours is None:
-            raise TypeError(
+            raise WrongTypeError(
                 f"np.{name} would lose the gradient, and ag has nothing of that name: "
                 f"give it the array, x.data, or write the primitive with ag.record"
             )
@@ -108,7 +129,8 @@ class ArrayLike:
         __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = cast(Any, 0)
         __abs__ = __getitem__ = __lt__ = __le__ = __gt__ = __ge__ = __and__ = cast(Any, 0)
         __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __mod__ = cast(Any, 0)
-        __rmod__ = __floordiv__ = __rfloordiv__ = __pos__ = cast(Any, 0)
+        __rmod__ = __floordiv__ = __rfloordiv__ = __pos__ = __lshift__ = cast(Any, 0)
+        __rlshift__ = __rshift__ = __rrshift__ = std = prod = cast(Any, 0)
         T = sum = mean = var = max = min = argmax = reshape = transpose = cast(Any, 0)
         mT = swapaxes = squeeze = astype = cast(Any, 0)  # noqa: N815
 
@@ -118,12 +140,19 @@ def raw(value: Any) -> Any:
     if isinstance(value, ArrayLike):
         return value._data
     if isinstance(value, np.ndarray):
-        return value
+        return value if value.dtype.kind in REAL else refuse_kind(value)
     if isinstance(value, float):
         return float(value)  # np.float64 is a float too, but one that turns float32 into float64
     if isinstance(value, int | np.integer):
         return int(value) if isinstance(value, np.integer) else value
-    return np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
+    array = np.asarray([raw(v) for v in value] if isinstance(value, list | tuple) else value)
+    return array if array.dtype.kind in REAL else refuse_kind(value)
+
+
+def refuse_kind(value: Any) -> Any:
+    """Raise the error for what is no array of real numbers, integers or booleans."""
+    kind = getattr(value, "dtype", type(value).__name__)
+    raise WrongTypeError(f"ag computes with real numbers and booleans, not with {kind}")
 
 
 def as_floats(x: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ results that read it, and the walk refuses to use their derivatives.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import threading
@@ -24,6 +25,7 @@ from querykey.ag import errors
 from querykey.ag.hooks import hooks
 from querykey.ag.protocols import ArrayLike, plain_index, raw
 from querykey.ag.special import CACHED, ones
+from querykey.errors import WrongTypeError
 
 Edge = tuple[Any, Callable[..., Any]]
 
@@ -59,10 +61,14 @@ class Tensor(ArrayLike):
     __hash__ = object.__hash__
 
     def __init__(self, data: Any, label: str | None = None, requires_grad: bool | None = None):
-        self._data = np.array(data if isinstance(data, np.generic) else raw(data))
+        errors.refuse_lost_gradients("Tensor", data)
+        try:
+            self._data = np.array(data if isinstance(data, np.generic) else raw(data))
+        except errors.REFUSALS as error:
+            raise errors.misfit("Tensor", error, ()) from None
         real = self._data.dtype.kind == "f"
         if not real and self._data.dtype.kind not in "biu":
-            raise TypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
+            raise WrongTypeError(f"a Tensor holds real numbers or booleans, not {self._data.dtype}")
         if requires_grad and not real:
             raise errors.no_floats(label, self._data.dtype)
         self.requires_grad = real if requires_grad is None else requires_grad
@@ -147,10 +153,34 @@ class Tensor(ArrayLike):
         self._data[plain_index(index)] = raw(value)
         self.touch()
 
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        for name, value in state[1].items():
-            setattr(self, name, value)
-        self.stamp = min(self.stamp, tick())  # the process that pickled it may be ahead
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # How it was computed stays behind: edges are functions, which no file can hold.
+        return unpickled, (self._data, self.op, self.requires_grad, self.label, self.grad)
+
+    def __copy__(self) -> Tensor:
+        return self.copied(lambda value: value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.copied(lambda value: copy.deepcopy(value, memo), memo)
+
+    def copied(self, each: Callable[[Any], Any], memo: dict[int, Any] | None = None) -> Tensor:
+        """Return a Tensor with all that this one has, passed through a function."""
+        out = new_tensor(Tensor)
+        if memo is not None:
+            memo[id(self)] = out
+        for name in SLOTS:
+            setattr(out, name, each(getattr(self, name)))
+        return out
+
+
+SLOTS = [name for name in Tensor.__slots__ if name != "__weakref__"]
+
+
+def unpickled(data: np.ndarray, op: str, wants: bool, label: str | None, grad: Any) -> Tensor:
+    """Return a Tensor from what was pickled: a leaf, which keeps the name of its primitive."""
+    out = record(op, data)
+    out.requires_grad, out.label, out.grad = wants, label, grad
+    return out
 
 
 def record(op: str, value: Any, *edges: Edge, saved: tuple = ()) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from querykey.attention.arrays import Array, host_values, index_library, library, moved
+from querykey.errors import WrongTypeError
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Mask:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise TypeError(
+        raise WrongTypeError(
             f"a mask has no truth value, so `and`, `or` and `not` would drop a rule: "
             f"combine {self} with `&`, `|` and `~`"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from querykey.attention.arrays import Array, constant_reals, is_array, library, namespace
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import whole
 
 
@@ -87,7 +88,7 @@ class Buckets(Bias):
 
     def __post_init__(self):
         if not is_array(self.table) or len(self.table.shape) != 2:
-            raise TypeError(f"Buckets wants a table (buckets, heads); got {self.table!r}")
+            raise WrongTypeError(f"Buckets wants a table (buckets, heads); got {self.table!r}")
         _exact_buckets(self.table.shape[0], self.both_ways, self.furthest)
 
     def fits(self, heads: int) -> bool:
@@ -116,9 +117,9 @@ def _exact_buckets(buckets: int, both_ways: bool, furthest: int) -> int:
     exact = buckets // (4 if both_ways else 2)
     if exact < 1:
         ways, least = ("both ways", 4) if both_ways else ("one way", 2)
-        raise ValueError(f"distances {ways} take at least {least} buckets; got {buckets}")
+        raise QuerykeyError(f"distances {ways} take at least {least} buckets; got {buckets}")
     if not furthest > exact:
-        raise ValueError(
+        raise QuerykeyError(
             f"distances below {exact} have a bucket each, and the others reach further than that; "
             f"got {furthest} as the furthest"
         )

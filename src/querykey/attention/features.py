@@ -15,6 +15,7 @@ from numbers import Real
 
 from querykey.attention.arrays import Array, namespace
 from querykey.attention.tables import direction_table, monomial_table
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import whole
 
 FLOAT32_LARGEST = 3.4e38
@@ -42,7 +43,7 @@ class FeatureMap:
 
     def similarity(self, dots: Array) -> Array:
         """Return phi(q).phi(k) from q.k, entry by entry."""
-        raise TypeError(f"{self} is no function of q.k alone: use phi(q) @ phi(k)^T")
+        raise WrongTypeError(f"{self} is no function of q.k alone: use phi(q) @ phi(k)^T")
 
 
 class PowerSeries(FeatureMap):
@@ -108,7 +109,7 @@ class Polynomial(PowerSeries):
     def __post_init__(self):
         whole("the degree of a polynomial kernel", self.degree)
         if not (isinstance(self.bias, Real) and 0 <= self.bias < math.inf):
-            raise ValueError(
+            raise QuerykeyError(
                 f"(q.k + bias)^degree has a feature map only for a finite bias of at least 0; "
                 f"got {self.bias}"
             )
@@ -196,7 +197,7 @@ def _admit_sign(features: Polynomial | Taylor, highest: int, name: str, kind: st
     """Note whether the similarities are positive, as for even highest powers, or refuse."""
     object.__setattr__(features, "positive", highest % 2 == 0)
     if not (features.positive or features.signed):
-        raise ValueError(
+        raise QuerykeyError(
             f"{name} can be below 0, so its sums can vanish and its weights have no bound; "
             f"pass signed=True to accept that, or take an even {kind}"
         )

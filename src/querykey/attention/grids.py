@@ -16,6 +16,7 @@ from querykey.attention import reference
 from querykey.attention.arrays import Array, namespace
 from querykey.attention.masks import FULL, Documents, Mask
 from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.errors import QuerykeyError
 
 Attend = Callable[..., Array]
 Pair = tuple[int, int]
@@ -102,7 +103,7 @@ def attend_channels(
     """
     *outer, tokens, channels = q.shape
     if channels % groups:
-        raise ValueError(f"{channels} channels do not split into {groups} groups of one size")
+        raise QuerykeyError(f"{channels} channels do not split into {groups} groups of one size")
     mechanism = mechanism or Softmax(scale=1 / math.sqrt(max(channels // groups, 1)))
     xp = namespace(q)
     # Groups take the place of heads, channels that of tokens, tokens that of features.
@@ -122,9 +123,9 @@ def _flat(x: Array) -> Array:
 def _check_windows(grid: Pair, window: Pair, shift: Pair) -> None:
     for name, size, part, move in zip("XY", grid, window, shift, strict=True):
         if part < 1 or size % part:
-            raise ValueError(f"{name} = {size} does not split into windows of {part}")
+            raise QuerykeyError(f"{name} = {size} does not split into windows of {part}")
         if not 0 <= move < part:
-            raise ValueError(f"a shift moves by less than a window, 0 to {part - 1}; got {move}")
+            raise QuerykeyError(f"a shift moves by less than a window, 0 to {part - 1}; got {move}")
 
 
 def _windows(xp: Any, x: Array, window: Pair) -> Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from querykey.attention.arrays import Array, constant, namespace
+from querykey.errors import QuerykeyError
 
 
 def split_heads(x: Array, heads: int) -> Array:
     """Turn (..., tokens, heads * features) into (..., heads, tokens, features)."""
     *outer, tokens, width = x.shape
     if width % heads:
-        raise ValueError(f"{width} features do not split into {heads} heads of one size")
+        raise QuerykeyError(f"{width} features do not split into {heads} heads of one size")
     xp = namespace(x)
     return xp.moveaxis(xp.reshape(x, (*outer, tokens, heads, width // heads)), -2, -3)
 

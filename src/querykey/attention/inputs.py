@@ -34,6 +34,7 @@ from querykey.attention.masks import (
     real_keys,
 )
 from querykey.attention.mechanisms import Mechanism
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.shapes import ShapeError, bind
 from querykey.words import LARGEST
 
@@ -110,9 +111,11 @@ def _check_kinds(arrays: Arrays) -> None:
     """One library, floating-point numbers of one dtype, one device."""
     for name, array in arrays.items():
         if getattr(array, "is_nested", False):  # such a tensor has no shape to show
-            raise TypeError(f"attention wants dense arrays, but `{name}` is a nested tensor")
+            raise WrongTypeError(f"attention wants dense arrays, but `{name}` is a nested tensor")
         if not is_array(array):
-            raise TypeError(_shown(f"`{name}` is no array but a {type(array).__name__}", arrays))
+            raise WrongTypeError(
+                _shown(f"`{name}` is no array but a {type(array).__name__}", arrays)
+            )
     for name in arrays:
         _check_same_library(name, arrays)
     for name, array in arrays.items():
@@ -121,27 +124,27 @@ def _check_kinds(arrays: Arrays) -> None:
                 f"attention wants floating-point arrays of 16 bits or more, but `{name}` is "
                 f"{array.dtype}"
             )
-            raise TypeError(_shown(problem, arrays))
+            raise WrongTypeError(_shown(problem, arrays))
         if not is_dense(array):
             problem = f"attention wants dense arrays, but `{name}` is a {kind_of(array)}"
-            raise TypeError(_shown(problem, arrays))
+            raise WrongTypeError(_shown(problem, arrays))
     for name, array in arrays.items():
         if array.dtype != arrays["q"].dtype:
             problem = f"`q` is {arrays['q'].dtype} but `{name}` is {array.dtype}"
-            raise TypeError(_shown(problem, arrays))
+            raise WrongTypeError(_shown(problem, arrays))
         _check_same_device(name, arrays)
 
 
 def _check_same_library(name: str, arrays: Arrays) -> None:
     ours, theirs = library(arrays["q"]), library(arrays[name])
     if ours != theirs:
-        raise TypeError(_shown(f"`q` is a {ours} array but `{name}` is of {theirs}", arrays))
+        raise WrongTypeError(_shown(f"`q` is a {ours} array but `{name}` is of {theirs}", arrays))
 
 
 def _check_same_device(name: str, arrays: Arrays) -> None:
     ours, theirs = device_of(arrays["q"]), device_of(arrays[name])
     if ours != theirs:
-        raise ValueError(_shown(f"`q` is on {ours} but `{name}` is on {theirs}", arrays))
+        raise QuerykeyError(_shown(f"`q` is on {ours} but `{name}` is on {theirs}", arrays))
 
 
 def _named_axes(arrays: Arrays) -> Axes:
@@ -182,13 +185,13 @@ def _bound(axes: Axes) -> dict[str, Any]:
 def check_specs(mechanism: Any, mask: Any, arrays: Arrays) -> None:
     """Refuse what is no mechanism or no mask."""
     if not isinstance(mechanism, Mechanism):
-        raise TypeError(
+        raise WrongTypeError(
             f"mechanism wants a Mechanism, such as Softmax() or Kernel(Quadratic()); "
             f"got {mechanism!r}"
         )
     if not isinstance(mask, Mask):
         problem = "mask wants a rule, such as Causal() or Dense(array)"
-        raise TypeError(_shown(problem, arrays | {"mask": mask}))
+        raise WrongTypeError(_shown(problem, arrays | {"mask": mask}))
 
 
 def _check_array_mask(leaf: ArrayMask, axes: Axes, arrays: Arrays) -> None:
@@ -216,10 +219,12 @@ def _check_array_mask(leaf: ArrayMask, axes: Axes, arrays: Arrays) -> None:
 
 def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays: Arrays) -> None:
     if not mechanism.takes_bias:
-        raise ValueError(f"a bias is added to the scores of Softmax; {mechanism} has no use for it")
+        raise QuerykeyError(
+            f"a bias is added to the scores of Softmax; {mechanism} has no use for it"
+        )
     if isinstance(bias, Bias):
         if not bias.fits(heads):
-            raise ValueError(_shown(f"{bias} does not fit the heads of `q`", arrays))
+            raise QuerykeyError(_shown(f"{bias} does not fit the heads of `q`", arrays))
         return
     arrays = arrays | {"bias": bias}
     if not is_array(bias) or not is_floating(bias):
@@ -227,7 +232,7 @@ def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays:
             "bias wants a floating-point array or a rule such as ALiBi(heads); "
             "what may be seen goes into mask="
         )
-        raise TypeError(_shown(problem, arrays))
+        raise WrongTypeError(_shown(problem, arrays))
     _check_same_library("bias", arrays)
     _check_same_device("bias", arrays)
     bind(**axes, bias=(bias, _table_axes(bias, axes)))
@@ -236,12 +241,12 @@ def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays:
 def check_takes_decay(mechanism: Mechanism, mask: Mask) -> None:
     """Refuse a decay where the mechanism or the mask has no use for it."""
     if not mechanism.takes_decay:
-        raise ValueError(
+        raise QuerykeyError(
             f"a decay multiplies the similarities of Kernel; {mechanism} has no use for it"
         )
     parts = split(mask)
     if Causal() not in parts or any(type(part) not in DECAYING for part in parts):
-        raise ValueError(
+        raise QuerykeyError(
             f"a decay runs from a key to a later query: it wants Causal(), with Padding and "
             f"Documents or without; got {mask}"
         )
@@ -264,7 +269,7 @@ def _check_decay(
     last = position_range(sizes["query"], start)[1] if sizes["query"] else -1
     if last >= sizes["key"]:
         problem = f"decay has no value for the last query, at position {last}"
-        raise ValueError(_shown(problem, arrays))
+        raise QuerykeyError(_shown(problem, arrays))
     _check_decay_values(decay, mask, arrays)
 
 
@@ -283,7 +288,7 @@ def _check_decay_values(decay: Array, mask: Mask, arrays: Arrays) -> None:
             f"decay is the logarithm of a gate, so it is finite and at most 0; "
             f"got {float(decay[place]):g} at {place}"
         )
-        raise ValueError(_shown(problem, arrays))
+        raise QuerykeyError(_shown(problem, arrays))
 
 
 def _batch_axes(axes: Axes) -> list[str]:
@@ -309,27 +314,27 @@ def _check_start_is_known(mask: Mask, bias: Any, sizes: dict[str, Any], arrays: 
             f"{asking} asks where the queries stand, and there are {sizes['query']} for "
             f"{sizes['key']} keys: pass start, the position of the first query"
         )
-        raise ValueError(_shown(problem, arrays))
+        raise QuerykeyError(_shown(problem, arrays))
 
 
 def _check_start(start: Any, mask: Mask, queries: int, axes: Axes, arrays: Arrays) -> None:
     if isinstance(start, bool) or not (isinstance(start, int) or is_array(start)):
-        raise TypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
+        raise WrongTypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
     if not isinstance(start, int):
         if not is_integer(start):
-            raise TypeError(_shown("start wants whole numbers", arrays | {"start": start}))
+            raise WrongTypeError(_shown("start wants whole numbers", arrays | {"start": start}))
         if start.shape:
             bind(**axes, start=(start, " ".join(_batch_axes(axes))))
     first, last = position_range(queries, start)
     if last > LARGEST:
-        raise ValueError(f"start is a position, so it is at most 2^62; got {start}")
+        raise QuerykeyError(f"start is a position, so it is at most 2^62; got {start}")
     if first < 0:
         problem = f"start is the position of the first query, so it is at least 0; got {first}"
-        raise ValueError(_shown(problem, arrays))
+        raise QuerykeyError(_shown(problem, arrays))
     try:
         mask.check_places(queries, start)
     except ValueError as error:
-        raise ValueError(_shown(str(error), arrays)) from None
+        raise QuerykeyError(_shown(str(error), arrays)) from None
 
 
 def _shown(problem: str, arrays: Arrays) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 
 from querykey.attention.algebra import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
 from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, is_readable, moved
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import whole
 
 __all__ = [
@@ -164,7 +165,7 @@ class ArrayMask(Mask):
 
     def _check(self) -> None:
         if not (is_boolean(self.array) or is_integer(self.array)):
-            raise TypeError(
+            raise WrongTypeError(
                 f"{type(self).__name__} wants booleans, or 0 and 1, where True means visible; "
                 f"got {self.array.dtype} of shape {tuple(self.array.shape)}"
             )
@@ -173,7 +174,7 @@ class ArrayMask(Mask):
             return
         other = (self.array != 0) & (self.array != 1)
         if bool(other.any()):
-            raise ValueError(
+            raise QuerykeyError(
                 f"{type(self).__name__} wants booleans, or 0 and 1, where True means visible; got "
                 f"{int(self.array[other][0])} in {self.array.dtype} of shape "
                 f"{tuple(self.array.shape)}"
@@ -219,7 +220,7 @@ class Documents(ArrayMask):
 
     def _check(self) -> None:
         if not (is_integer(self.ids) or is_boolean(self.ids)):
-            raise TypeError(
+            raise WrongTypeError(
                 f"Documents wants whole numbers for ids; "
                 f"got {self.ids.dtype} of shape {tuple(self.ids.shape)}"
             )
@@ -227,9 +228,9 @@ class Documents(ArrayMask):
     def check_range(self, first: int, last: int) -> None:
         """Raise where there is no id for the first or the last query."""
         if first < 0:
-            raise ValueError(f"{self} has no id for the first query, at position {first}")
+            raise QuerykeyError(f"{self} has no id for the first query, at position {first}")
         if last >= self.ids.shape[-1]:
-            raise ValueError(f"{self} has no id for the last query, at position {last}")
+            raise QuerykeyError(f"{self} has no id for the last query, at position {last}")
 
     def visible_at(self, query, key, at):
         return self.ids[(*at.batch, query)] == self.ids[(*at.batch, key)]

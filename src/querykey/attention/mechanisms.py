@@ -20,6 +20,7 @@ from querykey.attention.algebra import Mask
 from querykey.attention.arrays import Array, device_of, namespace
 from querykey.attention.features import FeatureMap
 from querykey.attention.masks import Causal
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 class Mechanism:
@@ -65,11 +66,15 @@ class Softmax(Mechanism):
 
     def __post_init__(self):
         if self.scale is not None and not hasattr(self.scale, "__float__"):
-            raise TypeError(f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}")
+            raise WrongTypeError(
+                f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}"
+            )
         if self.scale is not None and not math.isfinite(self.scale):
-            raise ValueError(f"a scale is finite; got {self.scale}")
+            raise QuerykeyError(f"a scale is finite; got {self.scale}")
         if self.softcap is not None and not _is_above_zero(self.softcap):
-            raise ValueError(f"a softcap bounds the scores, so it is above 0; got {self.softcap}")
+            raise QuerykeyError(
+                f"a softcap bounds the scores, so it is above 0; got {self.softcap}"
+            )
 
     def weights(self, q: Array, k: Array, seen: Array, *, bias: Array | None = None) -> Array:
         """Return softmax(scale * q k^T + bias) over the keys that are seen."""
@@ -111,11 +116,11 @@ class Kernel(Mechanism):
 
     def __post_init__(self):
         if not isinstance(self.features, FeatureMap):
-            raise TypeError(
+            raise WrongTypeError(
                 f"Kernel wants a feature map, such as Quadratic(); got {self.features!r}"
             )
         if not (_is_above_zero(self.scale) and math.isfinite(self.scale)):
-            raise ValueError(f"a kernel's scale is above 0; got {self.scale}")
+            raise QuerykeyError(f"a kernel's scale is above 0; got {self.scale}")
 
     def weights(self, q: Array, k: Array, seen: Array, *, decay: Array | None = None) -> Array:
         """Return each key's share of the similarities of the keys that are seen."""
@@ -162,7 +167,7 @@ class Similarity(Mechanism):
         similarities = self.function(q, k)
         wanted = (*q.shape[:-1], k.shape[-2])
         if tuple(similarities.shape) != wanted:
-            raise ValueError(
+            raise QuerykeyError(
                 f"the function of Similarity returned {tuple(similarities.shape)} for "
                 f"q {tuple(q.shape)} and k {tuple(k.shape)}; one number per pair is {wanted}"
             )

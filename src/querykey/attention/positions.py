@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from querykey.attention.arrays import Array, constant_reals, is_array, namespace
+from querykey.errors import QuerykeyError
 
 
 def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Array = None) -> Array:
@@ -54,9 +55,11 @@ class Rotary:
 
     def __post_init__(self):
         if self.layout not in ("half", "interleaved"):
-            raise ValueError(f'layout is "half" or "interleaved"; got {self.layout!r}')
+            raise QuerykeyError(f'layout is "half" or "interleaved"; got {self.layout!r}')
         if self.width is not None and (self.width < 2 or self.width % 2):
-            raise ValueError(f"features turn in pairs, so their number is even; got {self.width}")
+            raise QuerykeyError(
+                f"features turn in pairs, so their number is even; got {self.width}"
+            )
 
     def frequencies(self, width: int) -> np.ndarray:
         """Return the angle per step of each of the width/2 pairs."""
@@ -75,7 +78,7 @@ class Rotary:
         """
         width = like.shape[-1] if self.width is None else self.width
         if width % 2 or width > like.shape[-1]:
-            raise ValueError(
+            raise QuerykeyError(
                 f"features turn in pairs, so their number is even; "
                 f"cannot turn {width} of the {like.shape[-1]} of an array {tuple(like.shape)}"
             )

@@ -13,6 +13,7 @@ import torch
 
 from querykey.attention import FULL, Causal, Dense, Mask, Mechanism, Padding, Softmax
 from querykey.backends.dispatch import attend
+from querykey.errors import QuerykeyError
 
 
 def register(name: str, mechanism: Mechanism, backend: str = "auto") -> None:
@@ -23,7 +24,9 @@ def register(name: str, mechanism: Mechanism, backend: str = "auto") -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     if "|" in name or "/" in name:
-        raise ValueError(f"a name with | or / means something else to transformers; got {name!r}")
+        raise QuerykeyError(
+            f"a name with | or / means something else to transformers; got {name!r}"
+        )
 
     def forward(
         module: torch.nn.Module,
@@ -40,9 +43,9 @@ def register(name: str, mechanism: Mechanism, backend: str = "auto") -> None:
         **unused: Any,
     ) -> tuple[torch.Tensor, None]:
         if dropout:
-            raise ValueError(f"{name} has no attention dropout; set the model's to 0, or eval()")
+            raise QuerykeyError(f"{name} has no attention dropout; set the model's to 0, or eval()")
         if s_aux is not None:
-            raise ValueError(f"{name} has no attention sinks, which {type(module).__name__} has")
+            raise QuerykeyError(f"{name} has no attention sinks, which {type(module).__name__} has")
         ours = mechanism
         if isinstance(ours, Softmax):
             ours = replace(ours, scale=scaling, softcap=softcap)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from querykey.errors import GraphError
+
 
 def only_backward(*tensors: torch.Tensor | None) -> str | None:
     """Say why operators made here cannot serve: they have a backward, and no other derivative."""
@@ -71,7 +73,7 @@ def recompiling_up_to(limit: int) -> AbstractContextManager[Any]:
 
 def no_second_derivative(ctx: object, *_: object) -> None:
     """Refuse the backward of a backward, in place of zeros."""
-    raise RuntimeError(
+    raise GraphError(
         "this backend has a first derivative alone: for a second one ask for backend='reference'"
     )
 

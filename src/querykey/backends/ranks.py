@@ -23,6 +23,7 @@ from querykey.backends import dispatch
 from querykey.backends.backend import BackendError, Request
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
+from querykey.errors import WrongTypeError
 
 
 def attend(
@@ -54,7 +55,9 @@ def attend(
     them.
     """
     if not isinstance(q, Tensor):
-        raise TypeError(f"a sequence over ranks takes torch tensors; q is a {type(q).__name__}")
+        raise WrongTypeError(
+            f"a sequence over ranks takes torch tensors; q is a {type(q).__name__}"
+        )
     _check_member(group)
     request = _agreed(q, k, v, mechanism, mask, decay, group)
     real = real_keys(mask, q)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from querykey.errors import WrongTypeError
 from querykey.models.autoencoders.patches import PatchAutoencoder, PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import Autoencoder, AutoencoderConfig
 from querykey.models.text.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
@@ -31,7 +32,7 @@ def build(config: Any) -> nn.Module:
     kind = MODELS.get(type(config))
     if kind is None:
         names = ", ".join(config_kind.__name__ for config_kind in MODELS)
-        raise TypeError(f"a model wants one of {names}; got {config!r}")
+        raise WrongTypeError(f"a model wants one of {names}; got {config!r}")
     return kind(config)
 
 

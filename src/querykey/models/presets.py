@@ -25,6 +25,7 @@ from querykey.attention import (
     Rotary,
     Softmax,
 )
+from querykey.errors import QuerykeyError
 from querykey.models.autoencoders.patches import PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
@@ -181,7 +182,7 @@ def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
     names, sizes = preset_sizes(name), sizes or {}
     for size in sizes:
         if size not in names:
-            raise ValueError(
+            raise QuerykeyError(
                 f"the preset {name!r} has no size {size!r} (it has {', '.join(names)})"
             )
     return PRESETS[name](**sizes)
@@ -190,7 +191,7 @@ def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
 def preset_sizes(name: str) -> tuple[str, ...]:
     """Return the names of the sizes that a preset leaves open."""
     if name not in PRESETS:
-        raise ValueError(f"there is no preset {name!r} (there is {', '.join(PRESETS)})")
+        raise QuerykeyError(f"there is no preset {name!r} (there is {', '.join(PRESETS)})")
     return tuple(inspect.signature(PRESETS[name]).parameters)
 
 

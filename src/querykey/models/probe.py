@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from querykey.errors import QuerykeyError, WrongTypeError
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -90,19 +92,19 @@ def probe(
 def _checked(data: Any, seeds: int, test_share: float) -> tuple[tuple[Any, ...], np.ndarray]:
     """Return inputs and labels, or say what keeps a classifier from being fitted."""
     if not (isinstance(data, tuple) and len(data) == 2):
-        raise TypeError(f"probe wants data (inputs, labels); got {type(data).__name__}")
+        raise WrongTypeError(f"probe wants data (inputs, labels); got {type(data).__name__}")
     inputs, labels = _several(data[0]), data[1]
     y = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if y.ndim != 1 or y.dtype.kind == "f":
-        raise ValueError(f"labels are classes, one for each input; got {y.dtype} {y.shape}")
+        raise QuerykeyError(f"labels are classes, one for each input; got {y.dtype} {y.shape}")
     if len(inputs[0]) != len(y):
-        raise ValueError(f"there are {len(inputs[0])} inputs and {len(y)} labels")
+        raise QuerykeyError(f"there are {len(inputs[0])} inputs and {len(y)} labels")
     names, counts = np.unique(y, return_counts=True)
     if len(names) < 2 or counts.min() < 2:
         few = "there are no two" if len(names) < 2 else f"there is one of {names[counts.argmin()]}"
-        raise ValueError(f"probe wants two classes or more, and two inputs of each; {few}")
+        raise QuerykeyError(f"probe wants two classes or more, and two inputs of each; {few}")
     if seeds < 1 or not 0 < test_share < 1:
-        raise ValueError(
+        raise QuerykeyError(
             f"probe wants one seed or more and a test share between 0 and 1; "
             f"got {seeds} and {test_share}"
         )
@@ -150,7 +152,7 @@ def _tensor_of(out: Any) -> Tensor:
     for part in parts:
         if isinstance(part, Tensor):
             return part
-    raise TypeError(f"probe wants a model that returns vectors; got {type(out).__name__}")
+    raise WrongTypeError(f"probe wants a model that returns vectors; got {type(out).__name__}")
 
 
 def _mean_vector(out: Tensor, real: Tensor | None) -> Tensor:

@@ -32,6 +32,7 @@ from querykey.attention import (
     weights,
 )
 from querykey.backends import attend, check_name, follow
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn.config import AttentionConfig
 from querykey.words import whole
 
@@ -96,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         numbers, a token sees only those of its own document.
         """
         if x.ndim != 3 or x.shape[-1] != self.width or not x.is_floating_point():
-            raise ValueError(
+            raise QuerykeyError(
                 f"attention takes floats (batch, tokens, {self.width}); "
                 f"got {x.dtype} {tuple(x.shape)}"
             )
@@ -113,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         if state is None:
             return self.join(self.attend(q, k, v, real, bias, decay, documents))
         if documents is not None:
-            raise ValueError("with a state every row is one document, so `documents` is None")
+            raise QuerykeyError("with a state every row is one document, so `documents` is None")
         q, k, v = self._in_dtype_of(state, q, k, v)
         out, state = self.follow(q, k, v, state, real, bias, decay)
         return self.join(out), state
@@ -222,11 +223,13 @@ class MultiHeadAttention(nn.Module):
         """
         memory, arrays = state.memory, state.arrays
         if (memory.kv_heads, memory.key_dim, memory.value_dim) != self.sizes:
-            raise ValueError(f"this state is of another layer: {memory}")
+            raise QuerykeyError(f"this state is of another layer: {memory}")
         if len(state.counts) != q.shape[0]:
-            raise ValueError(f"a state of {len(state.counts)} rows meets tokens of {len(q)}")
+            raise QuerykeyError(f"a state of {len(state.counts)} rows meets tokens of {len(q)}")
         if arrays and arrays[0].device != q.device:
-            raise TypeError(f"the state is on {arrays[0].device}, the tokens are on {q.device}")
+            raise WrongTypeError(
+                f"the state is on {arrays[0].device}, the tokens are on {q.device}"
+            )
         if arrays and arrays[0].dtype != q.dtype and not isinstance(state, Recurrent):
             return q.to(arrays[0].dtype), k.to(arrays[0].dtype), v.to(arrays[0].dtype)
         return q, k, v
@@ -258,7 +261,7 @@ def document_positions(positions: Tensor, documents: Tensor) -> Tensor:
     beside each other.
     """
     if documents.ndim != 2 or documents.shape[-1] != positions.shape[-1]:
-        raise ValueError(
+        raise QuerykeyError(
             f"documents are (batch, {positions.shape[-1]}), as the tokens are; "
             f"got {tuple(documents.shape)}"
         )
@@ -274,7 +277,7 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     """
     counts = (0,) if state is None else state.counts
     if real is not None and real.shape != x.shape[:2]:
-        raise ValueError(f"real is {tuple(real.shape)}, and the tokens are {tuple(x.shape[:2])}")
+        raise QuerykeyError(f"real is {tuple(real.shape)}, and the tokens are {tuple(x.shape[:2])}")
     if real is None and len(set(counts)) < 2:
         first = counts[0] if counts else 0
         return torch.arange(first, first + x.shape[1], device=x.device)

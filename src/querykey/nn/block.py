@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from querykey.attention import FULL, Bias, Mask, Rotary, State
+from querykey.errors import QuerykeyError
 from querykey.nn.attention import MultiHeadAttention, Turns
 from querykey.nn.config import BlockConfig
 from querykey.nn.mlp import MLP
@@ -86,12 +87,12 @@ class Block(nn.Module):
     def remember(self, source: Tensor, real: Tensor | None = None) -> SourceMemory:
         """Return the keys and values of another sequence (batch, tokens, width) for this block."""
         if self.cross is None:
-            raise ValueError("this block looks at no other sequence; give it a source_width")
+            raise QuerykeyError("this block looks at no other sequence; give it a source_width")
         return SourceMemory(*self.cross.memory(source), real)
 
     def _attend_to_source(self, x: Tensor, memory: SourceMemory | None) -> Tensor:
         if self.cross is None or memory is None:
-            raise ValueError("this block looks at another sequence, and none was given")
+            raise QuerykeyError("this block looks at another sequence, and none was given")
         return self.cross(x, memory=(memory.keys, memory.values), real=memory.real)
 
     def _joined(self, x: Tensor, out: Tensor, norm: nn.Module, name: str) -> Tensor:

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Literal
 
 from querykey.attention import Causal, Mechanism, Softmax, check_takes_decay
+from querykey.errors import QuerykeyError
 from querykey.words import share, whole
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
@@ -30,27 +31,27 @@ class AttentionConfig:
         whole("heads", self.heads)
         share("dropout", self.dropout)
         if self.dropout and not isinstance(self.mechanism, Softmax):
-            raise ValueError(f"dropout is of softmax's weights; {self.mechanism} has none")
+            raise QuerykeyError(f"dropout is of softmax's weights; {self.mechanism} has none")
         if self.decay:
             check_takes_decay(self.mechanism, Causal())
         for name in ("kv_heads", "key_dim", "value_dim"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         if self.heads % (self.kv_heads or self.heads):
-            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key heads evenly")
+            raise QuerykeyError(f"{self.heads} heads cannot share {self.kv_heads} key heads evenly")
         among("biases", self.biases, ("qkv", "output"))
 
     def sizes(self, width: int) -> tuple[int, int, int]:
         """Return key heads, key size and value size for tokens with `width` features."""
         if None in (self.key_dim, self.value_dim) and width % self.heads:
-            raise ValueError(
+            raise QuerykeyError(
                 f"{width} features do not split into {self.heads} heads of one size; "
                 "give key_dim and value_dim"
             )
         split = width // self.heads
         value_dim = self.value_dim or split
         if not self.output and self.heads * value_dim != width:
-            raise ValueError(
+            raise QuerykeyError(
                 f"without an output projection the {self.heads} heads of {value_dim} values make "
                 f"{self.heads * value_dim} features, and the tokens have {width}"
             )
@@ -83,7 +84,7 @@ class NormConfig:
         among("kind", (self.kind,), ("layer", "rms", "batch", "none"))
         among("place", (self.place,), ("before", "after"))
         if not (isinstance(self.epsilon, Real) and self.epsilon >= 0):
-            raise ValueError(f"epsilon is at least 0; got {self.epsilon!r}")
+            raise QuerykeyError(f"epsilon is at least 0; got {self.epsilon!r}")
 
 
 PRESETS = ("bare", "residual", "post-norm", "pre-norm")
@@ -138,4 +139,4 @@ def among(name: str, values: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     """Raise a ValueError for the first of `values` that is not one of those allowed."""
     for value in values:
         if value not in allowed:
-            raise ValueError(f"{name}: there is no {value!r} (there is {', '.join(allowed)})")
+            raise QuerykeyError(f"{name}: there is no {value!r} (there is {', '.join(allowed)})")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
+from querykey.errors import QuerykeyError
 from querykey.nn.config import MLPConfig
 from querykey.words import whole
 
@@ -27,7 +28,7 @@ def activate(name: str, x: Tensor) -> Tensor:
             return torch.tanh(x)
         case "identity":
             return x
-    raise ValueError(f"there is no activation {name!r}")
+    raise QuerykeyError(f"there is no activation {name!r}")
 
 
 class MLP(nn.Module):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from querykey.errors import QuerykeyError
+
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 72, 176, 44, 52
 # From Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -51,7 +53,7 @@ def line_chart(series: Sequence[Series], x: str, y: str, title: str = "", log: b
     drawn = [Series(s.name, _drawable(s.points, log)) for s in series]
     points = [point for s in drawn for point in s.points]
     if not points:
-        raise ValueError("a chart needs at least one finite point (and a positive one if log)")
+        raise QuerykeyError("a chart needs at least one finite point (and a positive one if log)")
     across = _axis([p[0] for p in points], LEFT, WIDTH - RIGHT, log)
     up = _axis([p[1] for p in points], HEIGHT - BOTTOM, TOP, log)
     parts = [*_frame(across, up, x, y, title)]

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from querykey.errors import QuerykeyError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -36,7 +38,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     cells = [list(row) for row in rows]
     for row in cells:
         if len(row) != len(columns):
-            raise ValueError(
+            raise QuerykeyError(
                 f"a row has {len(row)} cells but the table has {len(columns)} columns: {row}"
             )
     drawn = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)

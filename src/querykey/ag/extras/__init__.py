@@ -1,6 +1,6 @@
 """What makes the engine faster, watchful and at home in other libraries; it runs without.
 
-slices.py keeps gradients small, aliasing.py notices changed arrays, array_api.py is a namespace of
+slices.py keeps gradients small, aliasing.py notices changed arrays, array_api/ is the namespace of
 the Python array API, einops.py registers with einops, pages.py spares the allocator page faults.
 """
 

@@ -18,6 +18,7 @@ import numpy as np
 from querykey.ag import functions
 from querykey.ag.extras import array_api
 from querykey.ag.tensor import Tensor, record
+from querykey.errors import WrongTypeError
 
 BACKENDS = "einops._backends"
 PACKAGE = __name__.partition(".extras")[0]  # which einops looks for among the loaded modules
@@ -78,7 +79,7 @@ def register(backends: Any) -> None:
 
         def reduce(self, x: Tensor, operation: str, axes: Any) -> Tensor:
             if operation == "prod":
-                raise TypeError(
+                raise WrongTypeError(
                     "querykey.ag has no product over axes: exp(sum(log(x))), where x > 0"
                 )
             return getattr(array_api, operation)(x, axis=tuple(axes))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from querykey.ag import primitives
+from querykey.ag import division, primitives
 from querykey.ag.tensor import Tensor
 
 WORTH = 4096  # below so many elements a whole array is quicker than the bookkeeping
@@ -221,7 +221,7 @@ RULES = {
     **{pull: through_elements for function in BINARY for pull in pulls_of(function, 2)},
     **dict.fromkeys(pulls_of(primitives.add, 2), through_sum_of_two),
     primitives.unreduced: through_reduction,
-    primitives.softmax_gradient: through_softmax,
+    division.softmax_gradient: through_softmax,
     primitives.permuted_back: through_itself,
     primitives.swapped_back: through_itself,
     primitives.left_gradient: through_left,

@@ -18,6 +18,7 @@ from querykey.attention.arrays import (
     namespace,
 )
 from querykey.attention.heads import repeat_heads
+from querykey.errors import WrongTypeError
 from querykey.shapes import bind
 
 
@@ -124,7 +125,7 @@ def _on_host(real: Any, q: Array) -> np.ndarray:
     """Return `real` as NumPy booleans: how long each row is decides the shapes of what follows."""
     real = real if is_array(real) else np.asarray(real)
     if not (is_boolean(real) or is_integer(real)):
-        raise TypeError(
+        raise WrongTypeError(
             f"real wants booleans, or 0 and 1, True for real tokens; "
             f"got {real.dtype} of shape {tuple(real.shape)}"
         )

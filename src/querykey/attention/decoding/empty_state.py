@@ -22,6 +22,7 @@ from querykey.attention.decoding.state import Memory, State
 from querykey.attention.inputs import check_inputs, check_specs
 from querykey.attention.masks import FULL, ArrayMask, Causal, Mask, Padding
 from querykey.attention.mechanisms import Mechanism
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.shapes import bind
 from querykey.words import whole
 
@@ -51,12 +52,12 @@ def empty_state(
         whole(name, size)
     for leaf in mask.leaves:
         if isinstance(leaf, ArrayMask):
-            raise ValueError(
+            raise QuerykeyError(
                 f"{leaf} has as many entries as there are tokens, and decoding adds tokens; "
                 f"say which are real through extend(..., real=...)"
             )
     if math.isinf(mask.settles):
-        raise ValueError(
+        raise QuerykeyError(
             f"{mask} lets a query see keys that come after it, so what was computed would change "
             f"with every new token; decoding wants a mask with Causal() in it"
         )
@@ -82,9 +83,11 @@ def ready(
 ) -> State:
     """Return the state with its arrays made, where new tokens fit it; else say what does not."""
     if bias is not None and not isinstance(bias, Bias):
-        raise TypeError("extend wants a bias that is a rule over positions, such as ALiBi(heads)")
+        raise WrongTypeError(
+            "extend wants a bias that is a rule over positions, such as ALiBi(heads)"
+        )
     if not isinstance(state, State):
-        raise TypeError(f"extend wants a state, from empty_state; got {type(state).__name__}")
+        raise WrongTypeError(f"extend wants a state, from empty_state; got {type(state).__name__}")
     mask = FULL if decay is None else state.mask
     if decay is not None and real is not None:
         mask = mask & Padding(real)
@@ -108,4 +111,4 @@ def _check_kind(k: Array, state: State) -> None:
     dtype = widened(k).dtype if isinstance(state, Recurrent) else k.dtype
     ours, theirs = described(held), described(k, dtype)
     if ours != theirs:
-        raise TypeError(f"the state is {ours} but the new tokens are {theirs}")
+        raise WrongTypeError(f"the state is {ours} but the new tokens are {theirs}")

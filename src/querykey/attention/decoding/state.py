@@ -18,6 +18,7 @@ from querykey.attention.decoding.chunk import Chunk, chunk
 from querykey.attention.inputs import check_takes_decay
 from querykey.attention.masks import Mask
 from querykey.attention.mechanisms import Mechanism
+from querykey.errors import QuerykeyError, WrongIndexError, WrongTypeError
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class State:
     def _check_settled(self, new: Chunk) -> None:
         for row, (old, more) in enumerate(zip(self.counts, new.counts, strict=True)):
             if more and 0 < old < self.mask.settles:
-                raise ValueError(
+                raise QuerykeyError(
                     f"under {self.mask}, every query sees the first {self.mask.settles} keys, so "
                     f"these must come in one piece; row {row} stopped after {old}"
                 )
@@ -125,13 +126,15 @@ def row_numbers(rows: Sequence[int] | Array, count: int) -> list[int]:
     chosen = cast(Any, rows).tolist() if is_array(rows) else [*rows]
     if chosen and all(isinstance(row, bool) for row in chosen):
         if len(chosen) != count:
-            raise ValueError(f"there are {count} rows, and {len(chosen)} booleans to choose them")
+            raise QuerykeyError(
+                f"there are {count} rows, and {len(chosen)} booleans to choose them"
+            )
         return [number for number, wanted in enumerate(chosen) if wanted]
     for row in chosen:
         if not hasattr(row, "__index__"):
-            raise TypeError(f"rows are chosen by their numbers, or by booleans; got {row!r}")
+            raise WrongTypeError(f"rows are chosen by their numbers, or by booleans; got {row!r}")
         if not -count <= row < count:
-            raise IndexError(f"there is no row {row}, there are {count}")
+            raise WrongIndexError(f"there is no row {row}, there are {count}")
     return [int(row) % count for row in chosen]
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from querykey.attention import EluPlusOne, Kernel, PowerSeries, RandomFeatures
 from querykey.backends.chunked.ops import chunked_forward
+from querykey.errors import QuerykeyError
 
 
 def attend(
@@ -41,7 +42,9 @@ def attend(
     counts as 0 for keys that are not real and behind the last key.
     """
     if decay is not None and not causal:
-        raise ValueError("decay counts the positions from a key to a later query: it needs causal")
+        raise QuerykeyError(
+            "decay counts the positions from a key to a later query: it needs causal"
+        )
     return _run(q, k, v, kernel, (real, decay, None), causal, start, keep=False)[0]
 
 

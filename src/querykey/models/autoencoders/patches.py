@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from querykey.attention import sinusoids
+from querykey.errors import QuerykeyError
 from querykey.models.text.heads import initialise
 from querykey.models.vision.images import Pair, check_image, patch_grid
 from querykey.nn import Block, BlockConfig, make_norm
@@ -29,7 +30,7 @@ class PatchAutoencoderConfig:
     def __post_init__(self):
         patch_grid(self.image, self.patch)
         if not 0 < self.visible < self.tokens:
-            raise ValueError(
+            raise QuerykeyError(
                 f"some of the {self.tokens} patches are hidden and some are not; "
                 f"a share of {self.share} leaves {self.visible} visible"
             )

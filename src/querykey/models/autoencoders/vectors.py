@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn import ACTIVATIONS, activate, among
 from querykey.words import whole
 
@@ -25,7 +26,7 @@ class Noise:
 
     def __post_init__(self):
         if not self.std >= 0:
-            raise ValueError(f"the noise's standard deviation is at least 0; got {self.std}")
+            raise QuerykeyError(f"the noise's standard deviation is at least 0; got {self.std}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Hide:
 
     def __post_init__(self):
         if not 0 < self.share < 1:
-            raise ValueError(f"the share that is hidden is between 0 and 1; got {self.share}")
+            raise QuerykeyError(f"the share that is hidden is between 0 and 1; got {self.share}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class AutoencoderConfig:
 
     def __post_init__(self):
         if not isinstance(self.hidden, tuple):
-            raise TypeError(f"hidden is a tuple of sizes, such as (32,); got {self.hidden!r}")
+            raise WrongTypeError(f"hidden is a tuple of sizes, such as (32,); got {self.hidden!r}")
         for name, size in (("inputs", self.inputs), ("latent", self.latent)):
             whole(name, size)
         for size in self.hidden:
@@ -99,7 +100,7 @@ class Autoencoder(nn.Module):
     def encode(self, x: Tensor) -> Tensor:
         """Return the latent vectors, (batch, latent)."""
         if x.shape[-1:] != (self.config.inputs,):
-            raise ValueError(f"x wants (batch, {self.config.inputs}); got {tuple(x.shape)}")
+            raise QuerykeyError(f"x wants (batch, {self.config.inputs}); got {tuple(x.shape)}")
         return self.encoder(x)
 
     def decode(self, latent: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.decoding.lean import lean
 from querykey.models.text.config import Learned, Special
 from querykey.words import whole
@@ -37,11 +38,11 @@ class Choice:
 
     def __post_init__(self):
         if not self.temperature >= 0:
-            raise ValueError(f"a temperature is at least 0; got {self.temperature}")
+            raise QuerykeyError(f"a temperature is at least 0; got {self.temperature}")
         if self.top_k is not None:
             whole("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is a probability above 0, at most 1; got {self.top_p}")
+            raise QuerykeyError(f"top_p is a probability above 0, at most 1; got {self.top_p}")
 
     def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return one token per row of scores (batch, vocabulary)."""
@@ -53,7 +54,7 @@ class Choice:
         except RuntimeError:
             if bool(probabilities.isfinite().all()):
                 raise
-            raise ValueError(NOT_FINITE) from None
+            raise QuerykeyError(NOT_FINITE) from None
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Return the probabilities that tokens are drawn with, (batch, vocabulary)."""
@@ -74,7 +75,7 @@ def _largest(scores: Tensor) -> Tensor:
     """Return the token with the largest score in every row, or refuse to choose among NaN."""
     best = scores.argmax(-1)  # where there is NaN, it counts as the largest
     if bool(scores.gather(-1, best[:, None]).isnan().any()):
-        raise ValueError(NOT_FINITE)
+        raise QuerykeyError(NOT_FINITE)
     return best
 
 
@@ -169,7 +170,7 @@ def _checked(
     if seed is not None:
         seed = whole("seed", seed, least=-(2**63))
         if seed >= 2**64:
-            raise ValueError(f"a seed is a number of 64 bits; got {seed}")
+            raise QuerykeyError(f"a seed is a number of 64 bits; got {seed}")
     return Generation(ids.long(), real, count, choice, stops, seed)
 
 
@@ -180,26 +181,28 @@ def _stop_tokens(stop: Any) -> tuple[int, ...]:
     try:
         return tuple(index(token) for token in stop)
     except TypeError:
-        raise TypeError(f"stop is a token id, or several; got {stop!r}") from None
+        raise WrongTypeError(f"stop is a token id, or several; got {stop!r}") from None
 
 
 def _checked_prompt(ids: Any, real: Any) -> Tensor | None:
     """Return which tokens of a prompt are real, on the device of its ids; None where all are."""
     if not isinstance(ids, Tensor):
-        raise TypeError(f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}")
+        raise WrongTypeError(
+            f"a prompt is a tensor of ids (batch, tokens); got {type(ids).__name__}"
+        )
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
-        raise TypeError(f"the ids of a prompt are whole numbers; got {ids.dtype}")
+        raise WrongTypeError(f"the ids of a prompt are whole numbers; got {ids.dtype}")
     if ids.ndim != 2 or ids.shape[1] == 0:
-        raise ValueError(
+        raise QuerykeyError(
             f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
         )
     if real is None:
         return None
     real = torch.as_tensor(real, device=ids.device) != 0
     if real.shape != ids.shape:
-        raise ValueError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
+        raise QuerykeyError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
     if not bool(real.any(1).all()):
-        raise ValueError("every prompt has at least one real token")
+        raise QuerykeyError("every prompt has at least one real token")
     return real
 
 
@@ -212,16 +215,20 @@ def _new_tokens(model: Any, generation: Generation) -> Iterator[Tensor]:
     positions = _learned_positions(model)
     stop_ids = torch.tensor(stops, device=ids.device)
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    chosen = tokens = state = None
+    chosen = tokens = None
+    state: Any = None
     for _ in range(generation.count):
         if chosen is None:
             scores, state = _read_prompt(model, generation)
         else:
             real = None
-            if stops and positions is not None and max(state.counts, default=0) >= positions:
-                real = ~ended[
-                    :, None
-                ]  # no more positions: rows that have ended stay where they are
+            if (
+                stops
+                and state
+                and positions is not None
+                and max(state.counts, default=0) >= positions
+            ):
+                real = ~ended[:, None]  # no more positions: ended rows stay where they are
             hidden, state = model.step(chosen[:, None], state, real)
             scores = model.scores(hidden[:, -1])
         # A row that has ended is still fed what it would say: padding may be no id of a token.
@@ -244,7 +251,7 @@ def _read_prompt(model: Any, generation: Generation) -> tuple[Tensor, Any]:
     hidden, state = model.step(first, state, real)
     scores = model.scores(_last(hidden, real))
     if bool(scores.isnan().any()):
-        raise ValueError("the model's answer to this prompt is NaN, so nothing follows")
+        raise QuerykeyError("the model's answer to this prompt is NaN, so nothing follows")
     return scores, state
 
 
@@ -281,12 +288,12 @@ def special_tokens(model: Any) -> Special:
 def check_decodes(model: nn.Module) -> None:
     """Raise the error that says why a model cannot generate, if it cannot."""
     if not (hasattr(model, "begin") and hasattr(model, "step")):
-        raise TypeError(
+        raise WrongTypeError(
             f"generate wants a Decoder or an EncoderDecoder; {type(model).__name__} has no state"
         )
     config: Any = model.config
     head = getattr(config, "decoder", config).head
     if head is None:
-        raise ValueError(
+        raise QuerykeyError(
             "this model has no head over the vocabulary, so it cannot say a next token"
         )

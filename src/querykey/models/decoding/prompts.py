@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from querykey.errors import QuerykeyError
 from querykey.models.decoding.generate import check_decodes, special_tokens, stream
 from querykey.models.folders.families.family import FolderError
 from querykey.models.folders.load import load
@@ -63,7 +64,7 @@ class Speaker:
         """Yield the continuation in pieces, as soon as a piece is made of whole characters."""
         ids = torch.from_numpy(self.codec.encode(prompt).astype(np.int64))[None]
         if not ids.numel():
-            raise ValueError("a prompt has at least one token")
+            raise QuerykeyError("a prompt has at least one token")
         new: list[int] = []
         shown = ""
         for token in stream(

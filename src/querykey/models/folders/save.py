@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.build import MODELS, build
 from querykey.models.folders.families import FAMILIES
 from querykey.models.folders.families.family import Family, Settings, write_special
@@ -22,7 +23,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
     """Write a folder that `load` reads, and `transformers` too where it has such a model."""
     config: Any = getattr(model, "config", None)
     if type(config) not in MODELS:
-        raise TypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
+        raise WrongTypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
     # torch.compile returns a module around the model, whose tensors have other names.
     model = next((m for m in model.modules() if isinstance(m, MODELS[type(config)])), model)
     ours = _described(model, config)
@@ -48,16 +49,16 @@ def _described(model: nn.Module, config: Any) -> dict[str, torch.Tensor]:
     tensors, rule = dict(stored_tensors(model)), "save wants the tensors of the model's config"
     for name, tensor in wanted.items():
         if name not in tensors:
-            raise ValueError(f"{rule}; `{name}` is missing")
+            raise QuerykeyError(f"{rule}; `{name}` is missing")
         if tensors[name].shape != tensor.shape:
             sizes = f"{tuple(tensors[name].shape)}, not {tuple(tensor.shape)}"
-            raise ValueError(f"{rule}; `{name}` is {sizes}")
+            raise QuerykeyError(f"{rule}; `{name}` is {sizes}")
     for name in sorted(tensors.keys() - wanted):
         twin = next((other for other in wanted if wanted[other] is named.get(name)), None)
         if twin is None:
-            raise ValueError(f"{rule}; `{name}` is none of them")
+            raise QuerykeyError(f"{rule}; `{name}` is none of them")
         if not torch.equal(tensors.pop(name), tensors[twin]):
-            raise ValueError(f"{rule}; `{name}` is not `{twin}`, with which it is tied")
+            raise QuerykeyError(f"{rule}; `{name}` is not `{twin}`, with which it is tied")
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from querykey.attention import ALiBi, Rotary
+from querykey.errors import QuerykeyError
 from querykey.nn import BlockConfig
 from querykey.words import whole
 
@@ -50,7 +51,7 @@ class Special:
     def __post_init__(self):
         for token in (self.bos, *self.eos, self.pad):
             if not (token is None or isinstance(token, int)):
-                raise ValueError(f"a special token is a whole number, its id; got {token!r}")
+                raise QuerykeyError(f"a special token is a whole number, its id; got {token!r}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class EmbeddingConfig:
     def __post_init__(self):
         whole("vocabulary", self.vocabulary)
         if self.untrained is not None and self.untrained not in range(self.vocabulary):
-            raise ValueError(f"there is no token {self.untrained!r} whose row could stay untrained")
+            raise QuerykeyError(
+                f"there is no token {self.untrained!r} whose row could stay untrained"
+            )
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,12 @@ class DecoderConfig:
     def __post_init__(self):
         whole("layers", self.layers)
         if getattr(self.positions, "skip", None) is not None:
-            raise ValueError(
+            raise QuerykeyError(
                 f"a decoder counts every real token, so its positions skip none; "
                 f"got {self.positions}"
             )
         if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
-            raise ValueError(f"{self.layers} layers want as many windows; got {self.windows}")
+            raise QuerykeyError(f"{self.layers} layers want as many windows; got {self.windows}")
 
     @property
     def window_of_each(self) -> tuple[int | None, ...]:
@@ -149,10 +152,14 @@ class EncoderDecoderConfig:
 
     def __post_init__(self):
         if self.shared and self.encoder.embedding.vocabulary != self.decoder.embedding.vocabulary:
-            raise ValueError("a shared table of embeddings wants one vocabulary for both sides")
+            raise QuerykeyError("a shared table of embeddings wants one vocabulary for both sides")
         if self.shared and self.encoder.block.width != self.decoder.block.width:
-            raise ValueError("a shared table of embeddings wants one width for both sides")
+            raise QuerykeyError("a shared table of embeddings wants one width for both sides")
         if self.encoder.head is not None:
-            raise ValueError("the encoder of a pair hands on its hidden states, so it has no head")
+            raise QuerykeyError(
+                "the encoder of a pair hands on its hidden states, so it has no head"
+            )
         if self.start not in range(self.decoder.embedding.vocabulary):
-            raise ValueError(f"a target begins with a token, and there is no token {self.start!r}")
+            raise QuerykeyError(
+                f"a target begins with a token, and there is no token {self.start!r}"
+            )

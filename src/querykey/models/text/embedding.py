@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from querykey.attention import sinusoids
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.text.config import (
     EmbeddingConfig,
     Learned,
@@ -51,7 +52,7 @@ class Embedding(nn.Module):
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self._type_vectors(types))
         elif types is not None:
-            raise ValueError("this model has no segment types")
+            raise QuerykeyError("this model has no segment types")
         if isinstance(self.position_kind, Sinusoidal):
             x = x + sinusoids(positions, x.shape[-1], base=self.position_kind.base, like=x)
         elif self.positions is not None:
@@ -61,7 +62,7 @@ class Embedding(nn.Module):
     def _token_vectors(self, ids: Tensor) -> Tensor:
         """Return the rows of the ids in the table of tokens, or name the id that has none."""
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
-            raise TypeError(
+            raise WrongTypeError(
                 f"token ids are whole numbers (batch, tokens); got {ids.dtype} {tuple(ids.shape)}"
             )
         try:
@@ -69,7 +70,7 @@ class Embedding(nn.Module):
         except IndexError:  # only where it costs nothing to look: on the CPU
             count = self.config.vocabulary
             wrong = ids[(ids < 0) | (ids >= count)][0].item()
-            raise ValueError(
+            raise QuerykeyError(
                 f"token id {wrong} is not in the vocabulary, which has ids 0 to {count - 1}"
             ) from None
 
@@ -79,7 +80,7 @@ class Embedding(nn.Module):
         try:
             return self.types(types)
         except IndexError:
-            raise ValueError(
+            raise QuerykeyError(
                 f"this model has {self.config.types} segment types, from 0 on; "
                 f"got {int(types.min())} to {int(types.max())}"
             ) from None
@@ -101,7 +102,7 @@ class Embedding(nn.Module):
         try:
             return self.positions(rows)
         except IndexError:
-            raise ValueError(
+            raise QuerykeyError(
                 f"this model has learned {kind.count} positions; "
                 f"a token at position {int(rows.max()) - kind.offset} is beyond them"
             ) from None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from querykey.errors import QuerykeyError
 from querykey.models.text.config import ClassHead, EncoderConfig, PairHead, TokenHead
 from querykey.models.text.embedding import Embedding, TokenScores
 from querykey.models.text.heads import ClassScores, PairScores, initialise
@@ -79,7 +80,7 @@ class Encoder(nn.Module):
     def pooled(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Return activation(W x) of each sequence's first real token, (batch, width)."""
         if self.pooler is None or self.config.pooler is None:
-            raise ValueError("this model has no pooler; its config asks for none")
+            raise QuerykeyError("this model has no pooler; its config asks for none")
         return activate(self.config.pooler, self.pooler(first_real(hidden, real)))
 
 

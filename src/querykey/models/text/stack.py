@@ -21,6 +21,7 @@ from querykey.attention import (
     Window,
     row_numbers,
 )
+from querykey.errors import QuerykeyError
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
 from querykey.nn import (
     Block,
@@ -90,7 +91,7 @@ class Stack(nn.Module):
         self.turns(1, torch.empty(0))
         rule = self._bias() if bias is None else bias
         if rule is not None and not rule.fits(heads):
-            raise ValueError(f"{rule} does not fit {heads} heads")
+            raise QuerykeyError(f"{rule} does not fit {heads} heads")
         # With the norm before each part, nothing has normed what the last part added.
         before = config.block.norm.place == "before"
         self.norm = make_norm(config.block.norm, config.block.width) if before else nn.Identity()
@@ -125,7 +126,7 @@ class Stack(nn.Module):
         if memory is None:
             memory = None if state is None else state.memory
         if state is not None and len(state.layers) != len(self.blocks):
-            raise ValueError(
+            raise QuerykeyError(
                 f"a state of {len(state.layers)} layers meets a model of {len(self.blocks)}"
             )
         states = []

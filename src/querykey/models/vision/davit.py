@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.attention import attend_channels
 from querykey.backends import attend
+from querykey.errors import QuerykeyError
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.vision.images import Pair, check_image
@@ -36,7 +37,7 @@ class Stage:
         for name in ("width", "heads", "depth", "stride"):
             whole(name, getattr(self, name))
         if self.width % self.heads:
-            raise ValueError(f"{self.width} channels do not split into {self.heads} heads")
+            raise QuerykeyError(f"{self.width} channels do not split into {self.heads} heads")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class DaViTConfig:
         stride = math.prod(stage.stride for stage in self.stages)
         for name, side in zip(("height", "width"), self.image, strict=True):
             if side < 1 or side % stride:
-                raise ValueError(
+                raise QuerykeyError(
                     f"a {name} of {side} pixels is no multiple of {stride}, the strides together"
                 )
 

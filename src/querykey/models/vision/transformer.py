@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from querykey.errors import QuerykeyError
 from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.vision.images import Pair, check_image, patch_grid
@@ -78,7 +79,7 @@ class VisionTransformer(nn.Module):
     def pooled(self, hidden: Tensor) -> Tensor:
         """Return activation(W x) of the first token, (batch, width)."""
         if self.pooler is None or self.config.pooler is None:
-            raise ValueError("this model has no pooler; its config asks for none")
+            raise QuerykeyError("this model has no pooler; its config asks for none")
         return activate(self.config.pooler, self.pooler(hidden[:, 0]))
 
     def tie(self) -> None:

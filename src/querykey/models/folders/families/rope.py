@@ -8,6 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 import numpy as np
 
 from querykey.attention import Rotary
+from querykey.errors import QuerykeyError
 from querykey.models.folders.families.family import FolderError, Settings
 
 
@@ -37,7 +38,7 @@ class Llama3:
     def __post_init__(self):
         _above_zero(factor=self.factor)
         if self.low_freq_factor == self.high_freq_factor:
-            raise ValueError(
+            raise QuerykeyError(
                 f"`low_freq_factor` and `high_freq_factor` are both {self.low_freq_factor}, "
                 f"and the frequencies between them are blended"
             )
@@ -85,7 +86,7 @@ class Yarn:
 def _above_zero(**settings: float) -> None:
     for name, value in settings.items():
         if not value > 0:
-            raise ValueError(f"`{name}` of rotary positions is above 0; got {value}")
+            raise QuerykeyError(f"`{name}` of rotary positions is above 0; got {value}")
 
 
 KINDS = {"linear": LinearScaling, "llama3": Llama3, "yarn": Yarn}
