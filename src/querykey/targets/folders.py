@@ -9,12 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from querykey.targets.errors import TargetError
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import config_classes, inputs_of, transformers_library
 from querykey.targets.inputs import Input
+from querykey.targets.limits import refuse_numbers
 from querykey.targets.trial import quiet
 from querykey.words import last_line, suggest
 
@@ -22,24 +24,71 @@ OURS = "querykey"  # the model_type of folders that only `querykey.models` reads
 
 
 def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Return a folder's model, its inputs and a note; nothing is downloaded, no pickle is read."""
+    """Return a folder's model, its inputs and a note; nothing is downloaded, no pickle is read.
+
+    Every tensor of the model comes from the folder, and every tensor of the folder has a place.
+    """
     folder = Path(path)
-    model_type, architecture = _read_config(path)
-    if not any(folder.glob("*.safetensors")):
+    model_type, architecture, entries = _read_config(path)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
         raise TargetError(
             f"folder `{path}` has no *.safetensors file (pickled weights are not read)"
         )
     if model_type == OURS:
         return _our_folder(folder)
     model_class = _model_class(folder / "config.json", model_type, architecture)
+    held = {name: dtype for file in files for name, dtype in _held(path, file).items()}
+    # A layer has a tensor at least; models that share one among all layers are the exception.
+    refuse_numbers(f"{folder / 'config.json'}", entries, max(1000, len(held)))
     try:
         with quiet(), _no_progress_bar():
-            model = model_class.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True
-            ).eval()
+            model, loading = model_class.from_pretrained(
+                str(folder), local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
     except Exception as error:
         raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
-    return model, inputs_of(model), "weights from the folder"
+    _refuse_random(path, model, loading)
+    if not entries.get("quantization_config"):
+        _refuse_whole_numbers(path, model, held)
+    return model.eval(), inputs_of(model), "weights from the folder"
+
+
+def _refuse_random(path: str, model: nn.Module, loading: dict[str, Any]) -> None:
+    """Raise the error for tensors that the folder lacks, or that the model has no place for."""
+    missing, unexpected = sorted(loading["missing_keys"]), sorted(loading["unexpected_keys"])
+    if missing:
+        count = len(model.state_dict())
+        raise TargetError(
+            f"folder `{path}` lacks {len(missing)} of the {count} tensors of its "
+            f"{type(model).__name__}, such as `{missing[0]}`, which would be random"
+        )
+    if unexpected:
+        raise TargetError(
+            f"folder `{path}` has tensors without a place in its {type(model).__name__}: "
+            f"{len(unexpected)}, such as `{unexpected[0]}`"
+        )
+
+
+def _refuse_whole_numbers(path: str, model: nn.Module, held: dict[str, str]) -> None:
+    """Raise the error for weights that are whole numbers in the file."""
+    floats = {n for n, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    for name, dtype in sorted(held.items()):
+        names = {name, f"{prefix}{name}", name.removeprefix(prefix)}
+        if dtype[0] in "IUB" and dtype != "BF16" and names & floats:
+            raise TargetError(
+                f"folder `{path}`: tensor `{name}` holds {dtype} in the file; weights are floats"
+            )
+
+
+def _held(path: str, file: Path) -> dict[str, str]:
+    """Return the dtype of every tensor in a file, as the file names it."""
+    try:
+        with safe_open(file, "pt") as opened:
+            return {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
 
 
 def save_pretrained(model: Any, folder: Path) -> None:
@@ -48,29 +97,41 @@ def save_pretrained(model: Any, folder: Path) -> None:
         model.save_pretrained(str(folder))
 
 
-def _read_config(path: str) -> tuple[str, str | None]:
-    """Return the model_type and the first of the architectures that config.json names."""
+def _read_config(path: str) -> tuple[str, str | None, dict[str, Any]]:
+    """Return the model_type, the first of the architectures, and all entries of config.json."""
     file = Path(path) / "config.json"
     if not file.is_file():
         raise TargetError(f"folder `{path}` has no config.json")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        return config["model_type"], (config.get("architectures") or [None])[0]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        named = (config.get("architectures") or [None])[0]
+        return config["model_type"], named, config
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TargetError(f"`{file}` names no model_type: {last_line(error)}") from error
 
 
-def _model_class(file: Path, model_type: str, architecture: str | None) -> Any:
-    library = transformers_library()
-    model_class = getattr(library, architecture, None) if architecture else None
-    if model_class is None:
-        types = config_classes()
-        if model_type not in types:
-            raise TargetError(
-                f"`{file}`: transformers {library.__version__} has no architecture "
-                f"`{model_type}`{suggest(model_type, types)}"
-            )
-        model_class = library.AutoModel
+def _model_class(file: Path, model_type: Any, architecture: Any) -> Any:
+    """Return the class that config.json names, which is one of its model_type."""
+    library, types = transformers_library(), config_classes()
+    if not isinstance(model_type, str) or model_type not in types:
+        raise TargetError(
+            f"`{file}`: transformers {library.__version__} has no architecture "
+            f"`{model_type}`{suggest(str(model_type), types)}"
+        )
+    if architecture is None:
+        return library.AutoModel
+    model_class = getattr(library, architecture, None) if isinstance(architecture, str) else None
+    if not (isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel)):
+        names = [name for name in dir(library) if name.lower().startswith(model_type[:3].lower())]
+        raise TargetError(
+            f"`{file}`: transformers {library.__version__} has no model class "
+            f"`{architecture}`{suggest(str(architecture), names)}"
+        )
+    theirs = getattr(model_class.config_class, "model_type", model_type)
+    if theirs != model_type:
+        raise TargetError(
+            f"`{file}`: `{architecture}` is a model of the type `{theirs}`, not `{model_type}`"
+        )
     return model_class
 
 

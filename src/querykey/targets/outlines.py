@@ -34,6 +34,7 @@ from querykey.targets.huggingface import (
     transformers_library,
 )
 from querykey.targets.inputs import Input
+from querykey.targets.limits import refuse_numbers
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import quiet
 from querykey.words import last_line, suggest
@@ -147,6 +148,7 @@ def _of_preset(name: str, fields: Fields) -> Outline:
 
 def _on_meta(model_class: Any, config: Any, note: str) -> Outline:
     """Return a model without memory for its weights, in the dtype of its configuration."""
+    refuse_numbers(model_class.__name__, config.to_dict())
     before = torch.get_default_dtype()
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
     try:

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from querykey.errors import QuerykeyError
 from querykey.models.folders.families.family import FolderError, Settings
 from querykey.show import write_file
 
@@ -73,12 +74,16 @@ def read_generation(folder: Path) -> Settings | None:
 
 def _read_object(file: Path) -> Settings:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (OSError, ValueError, RecursionError) as error:
         raise FolderError(f"{file}: this is no JSON ({error})") from None
     if not isinstance(content, dict):
         raise FolderError(f"{file}: this is no JSON object")
     return content
+
+
+def _no_number(text: str) -> Any:
+    raise QuerykeyError(f"{text} is no number of JSON")
 
 
 def read_tensors(folder: Path) -> Tensors:
@@ -110,8 +115,12 @@ def _read_shards(folder: Path) -> Tensors:
     for shard in sorted(set(places.values())):
         wanted = [name for name, place in places.items() if place == shard]
         file = folder / shard
-        # A name such as ../x would reach out of the folder.
-        if Path(shard).name != shard or not file.is_file():
+        if Path(shard).name != shard:
+            raise FolderError(
+                f"{folder / INDEX}: shard {shard!r} is outside the folder; a shard is named by its "
+                f"file alone"
+            )
+        if not file.is_file():
             raise FolderError(
                 f"{file}: this shard is missing; tensor `{wanted[0]}` should be in it"
             )

@@ -26,7 +26,7 @@ from querykey.models.folders.families.family import (
 )
 from querykey.models.folders.files import Tensors, read_generation, read_settings, read_tensors
 from querykey.models.folders.names import OURS, Match, matches, stored_tensors
-from querykey.models.folders.records import from_record
+from querykey.models.folders.records import from_record, to_record
 from querykey.models.text.config import (
     DecoderConfig,
     EncoderConfig,
@@ -46,6 +46,7 @@ def load(
     names = _names(family, tensors)
     with _blamed(folder / "config.json"):
         config = _config(settings, family, names)
+        _refuse_layers(to_record(config), len(names))
     if generation is not None:
         with _blamed(folder / "generation_config.json"):
             config = _with_special(config, generation)
@@ -112,6 +113,16 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
         raise FolderError("config.json: its weights are quantized (`quantization_config`)")
     renamed = {ours: settings[name] for name, ours in family.entries.items() if name in settings}
     return family.read(family.defaults | settings | renamed, names)
+
+
+def _refuse_layers(record: Any, tensors: int) -> None:
+    """Refuse more layers than there are tensors, before memory is taken for their modules."""
+    parts = list(record.items()) if isinstance(record, dict) else []
+    for name, value in parts:
+        if name in ("layers", "depth", "blocks") and isinstance(value, int) and value > tensors:
+            raise FolderError(f"config.json: {value} layers, and the folder has {tensors} tensors")
+    for value in [v for _, v in parts] if parts else record if isinstance(record, list) else []:
+        _refuse_layers(value, tensors)
 
 
 def _with_special(config: Any, generation: Settings) -> Any:

@@ -1,0 +1,127 @@
+"""Folders whose weights are not those of the model are refused, before memory is taken."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from querykey import models
+from querykey.models.folders.files import read_settings
+from querykey.targets import TargetError, build, outline
+
+MODELS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=31, n_positions=16, n_embd=12, n_layer=2, n_head=2)
+    ),
+    "bert": lambda: transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=31, hidden_size=12, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=20, max_position_embeddings=16,
+        )
+    ),
+}  # fmt: skip
+LAYERS = {"gpt2": "n_layer", "bert": "num_hidden_layers"}
+EPSILON = {"gpt2": "layer_norm_epsilon", "bert": "layer_norm_eps"}
+
+
+@pytest.fixture(params=MODELS)
+def folder(request, tmp_path):
+    MODELS[request.param]().save_pretrained(str(tmp_path))
+    return tmp_path
+
+
+def weights(folder, change):
+    """Rewrite the tensors of a folder through a function of a dict."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def config(folder, **entries):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+def a_weight(tensors):
+    return next(name for name in sorted(tensors) if tensors[name].ndim == 2)
+
+
+def rename(tensors):
+    tensors["other"] = tensors.pop(a_weight(tensors))
+
+
+def cut(tensors):
+    tensors[a_weight(tensors)] = tensors[a_weight(tensors)][:-1].clone()
+
+
+def whole(tensors):
+    tensors[a_weight(tensors)] = tensors[a_weight(tensors)].to(torch.int64)
+
+
+CHANGES = {
+    "missing": (lambda t: t.pop(a_weight(t)), "lacks 1 of the"),
+    "unexpected": (lambda t: t.update(new=torch.ones(2)), "without a place in its .*: 1, such as"),
+    "renamed": (rename, "lacks 1 of the"),
+    "cut": (cut, "does not load"),
+    "integer": (whole, "holds I64 in the file; weights are floats"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_tensors_that_are_not_the_models_are_refused(folder, change):
+    build(str(folder))
+    act, text = CHANGES[change]
+    weights(folder, act)
+    with pytest.raises(TargetError, match=text):
+        build(str(folder))
+
+
+ENTRIES = {
+    "type": ({"model_type": "nosuch"}, "has no architecture `nosuch`"),
+    "no text": ({"model_type": 5}, "has no architecture `5`"),
+    "class": ({"architectures": ["Evil"]}, "has no model class `Evil`"),
+    "no model": ({"architectures": ["AutoConfig"]}, "has no model class `AutoConfig`"),
+    "another": ({"architectures": ["T5ForConditionalGeneration"]}, "of the type `t5`, not"),
+    "number": ({"architectures": [5]}, "has no model class `5`"),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entries_that_name_nothing_are_refused(folder, entry):
+    entries, text = ENTRIES[entry]
+    config(folder, **entries)
+    with pytest.raises(TargetError, match=text):
+        build(str(folder))
+
+
+def test_hostile_numbers_are_refused_before_memory_is_taken(folder):
+    kind = read_settings(folder)["model_type"]
+    for key, value, text in (
+        (LAYERS[kind], 10**12, r"is 1000000000000, and more than"),
+        ("vocab_size", 10**15, r"a size is at most"),
+        (EPSILON[kind], float("nan"), r"is nan, which is no number"),
+        (EPSILON[kind], float("inf"), r"is inf, which is no number"),
+    ):
+        before = (folder / "config.json").read_text()
+        config(folder, **{key: value})
+        with pytest.raises(TargetError, match=text):
+            build(str(folder))
+        with pytest.raises(TargetError, match=r"is 1000|a size is|is no number|made"):
+            outline(str(folder / "config.json"))
+        with pytest.raises(models.FolderError):
+            models.load(folder)
+        (folder / "config.json").write_text(before)
+    build(str(folder))
+
+
+def test_a_shard_outside_the_folder_is_called_that(folder, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "../secret.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(
+        models.FolderError, match=r"'\.\./secret\.safetensors' is outside the folder"
+    ):
+        models.load(folder)
