@@ -21,6 +21,7 @@ from querykey.laws.run import PLAIN
 from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.inputs import UnfitError
+from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
 from querykey.words import suggest
@@ -72,6 +73,7 @@ def run_check(
     report = Report(subject.name, "unknown", [], seed=seed, weights=weights, versions=versions())
     grad = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
+    before = Snapshot(subject.model)  # copies share its classes, and the files of these
     try:
         with quiet(), torch.random.fork_rng(_gpus()):
             runner = understand(subject, seed)
@@ -83,6 +85,7 @@ def run_check(
         findings = [Finding(law.name, error.verdict, note=str(error)) for law in chosen]
     finally:
         torch.set_grad_enabled(grad)
+        before.restore()
     return replace(report, laws=findings, seconds=time.perf_counter() - began)
 
 

@@ -9,7 +9,8 @@ from torch import nn
 
 GROUPED_PRODUCTS = ("grouped_mm", "_grouped_mm")  # the kernel of mixtures of experts
 # The attributes of every module that hold its hooks, submodules, parameters and mode.
-MACHINERY = set(vars(nn.Module())) - {"_buffers"}
+STANDARD = set(vars(nn.Module()))
+MACHINERY = STANDARD - {"_buffers"}
 CONVOLUTIONS = nn.modules.conv._ConvNd
 AVERAGE_POOLS = nn.modules.pooling._AvgPoolNd
 
@@ -17,6 +18,17 @@ AVERAGE_POOLS = nn.modules.pooling._AvgPoolNd
 def buffers_of(module: nn.Module) -> dict[str, Any]:
     """Return the module's own buffers by name, those that are None as well."""
     return module._buffers
+
+
+def parts_of(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return a module's own parameters, buffers and submodules by name, but for those of None."""
+    parts = {**module._parameters, **module._buffers, **module._modules}
+    return [(name, part) for name, part in parts.items() if part is not None]
+
+
+def hooks_of(module: nn.Module) -> list[dict[Any, Any]]:
+    """Return the tables of hooks that a call of the module runs."""
+    return [module._forward_pre_hooks, module._forward_hooks]
 
 
 def names_of_parts(module: nn.Module) -> list[str]:

@@ -14,7 +14,9 @@ Inputs = dict[str, Any]
 class Conditions:
     """What an experiment changes around a call, beside the ways in which users call a model."""
 
-    again: bool = False  # the call follows another one, and random numbers differ
+    reseeded: bool = False  # random numbers differ
+    earlier: tuple[tuple[int, int], ...] = ()  # calls that come first: rows and tokens of each
+    reset: str = ""  # the model's method that is called between those and the call itself
     dropout: bool = False  # dropout may act
     bare: bool = False  # the copy computes in its own precision, and nothing is intercepted
 

@@ -74,16 +74,23 @@ class Runner:
     def answer(self, run: Run, recorder: Recorder | None = None) -> torch.Tensor:
         """Return the answer as (batch, positions, rest), with gradients where they are enabled.
 
-        In training mode every run begins with the same buffers and attributes.
+        Every run begins with the buffers, attributes and closures of a copy that has not run.
         """
-        if run.setting.train:
-            self.copies.reset(run.setting)
+        self.copies.reset(run.setting)
         if run.chunks is not None:
             return self._fed_in_chunks(run, run.chunks, recorder)
-        if run.setting.conditions.again:
-            self.call(self.inputs(run.setting, seed=5), run.setting)
-        output = self.call(self.complete(run), run.setting, recorder)
+        self._use(run.setting)
+        output = self._recorded(self.complete(run), run.setting, recorder)
         return self.take(output, run.inputs, run.slot)
+
+    def _use(self, setting: Setting) -> None:
+        """Make the calls that come before the one that counts, and reset the model if asked."""
+        conditions = setting.conditions
+        for batch, length in conditions.earlier:
+            size = replace(setting, batch=batch, length=length)
+            self.copies.call(self.inputs(size, seed=5), setting)
+        if conditions.reset:
+            getattr(self.copies.of(setting), conditions.reset)()
 
     def take(self, output: Any, inputs: Inputs, slot: Slot | None = None) -> torch.Tensor:
         """Return the answer that an output of the model holds."""
@@ -92,11 +99,21 @@ class Runner:
     def call(
         self,
         inputs: Inputs,
+        setting: Setting = PLAIN,
+        recorder: Recorder | None = None,
+        in_place: bool = False,
+    ) -> Any:
+        """Return the output of one call of a copy as it began, and record its modules' calls."""
+        self.copies.reset(setting)
+        return self._recorded(inputs, setting, recorder, in_place)
+
+    def _recorded(
+        self,
+        inputs: Inputs,
         setting: Setting,
         recorder: Recorder | None = None,
         in_place: bool = False,
     ) -> Any:
-        """Return the output of one call, and record the calls of its modules where asked."""
         watch = recorder.watching(self.copies.of(setting)) if recorder else nullcontext()
         with watch:
             return self.copies.call(inputs, setting, in_place)

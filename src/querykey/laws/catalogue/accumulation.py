@@ -100,7 +100,7 @@ def _loss(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         batch = {**runner.signature.take_rows(inputs, rows), "labels": labels[rows]}
         try:
             with torch.no_grad():
-                output = runner.copies.call({**batch, "num_items_in_batch": count}, setting)
+                output = runner.call({**batch, "num_items_in_batch": count}, setting)
         except Exception:
             return  # its labels are something else
         loss = getattr(output, "loss", None)

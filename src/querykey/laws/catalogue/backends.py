@@ -76,7 +76,7 @@ def _with_padding(
 
 def _repeats(runner: Runner, inputs: Inputs, bare: Setting) -> bool:
     """Return whether the model answers alike again; the law of determinism finds dropout."""
-    again = replace(bare, conditions=replace(bare.conditions, again=True))
+    again = replace(bare, conditions=replace(bare.conditions, reseeded=True))
     first, second = (runner.remembered(Run(inputs, setting)) for setting in (bare, again))
     return torch.allclose(first, second, rtol=runner.facts.threshold, equal_nan=True)
 

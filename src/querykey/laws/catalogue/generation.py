@@ -129,6 +129,7 @@ def _generated(runner: Runner, setting: Setting, prompt: Inputs) -> torch.Tensor
     """Return the prompt (a first token in an encoder-decoder) with the generated tokens."""
     model: Any = runner.copies.of(setting)
     main = runner.signature.main
+    runner.copies.reset(setting)
     if _generator(runner) == "cache":
         return _with_cache(runner, setting, prompt)
     passed = runner.copies.on_device(prompt)

@@ -123,7 +123,7 @@ def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
 
 def _running(runner: Runner, model: nn.Module, setting: Setting) -> Runner:
     """Return a runner whose copy for this setting is the given model."""
-    copies = replace(runner.copies, models={(setting.weights, setting.train): model})
+    copies = replace(runner.copies, models={(setting.weights, setting.train): model}, snapshots={})
     return replace(runner, copies=copies)
 
 

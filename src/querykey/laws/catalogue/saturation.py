@@ -66,7 +66,7 @@ def saturation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     spread = _Entropies()
     inputs = runner.complete(Run(runner.inputs(setting), setting))
     with torch.no_grad(), spread:
-        runner.copies.call(inputs, setting)
+        runner.call(inputs, setting)
     if not spread.entropies:
         return
     lowest = min(spread.entropies)

@@ -185,7 +185,7 @@ def _sources(
     """Return the places in the output that may hold the cache, likely names first."""
     try:
         with torch.no_grad():
-            output = runner.copies.call({**runner.signature.cut(inputs, 0, 5), **dict(extra)})
+            output = runner.call({**runner.signature.cut(inputs, 0, 5), **dict(extra)})
     except Exception:
         return []
     answer = runner.signature.slot.path[:1]

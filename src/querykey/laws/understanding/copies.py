@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import random
 import re
@@ -17,10 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from querykey.laws.private import MACHINERY, attention_implementation
+from querykey.laws.private import attention_implementation
 from querykey.laws.run import PLAIN, Inputs, Setting
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_in, randomise, shake
+from querykey.laws.understanding.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ModelCopies:
     subject: Subject
     recipe: CopyRecipe = CopyRecipe()
     models: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
-    states: dict[nn.Module, list[dict[str, Any]]] = field(default_factory=dict)  # as they began
+    snapshots: dict[nn.Module, Snapshot] = field(default_factory=dict)  # of copies as they began
     functions: set[str] = field(default_factory=set)  # names of the torch functions that ran
 
     @cached_property
@@ -67,7 +67,7 @@ class ModelCopies:
 
     def by(self, recipe: CopyRecipe) -> ModelCopies:
         """Return copies of the same model that are made by another recipe."""
-        return replace(self, recipe=recipe, models={})
+        return replace(self, recipe=recipe, models={}, snapshots={})
 
     def of(self, setting: Setting = PLAIN) -> nn.Module:
         """Return the copy for a setting: its weights, and its dropout switched on for training."""
@@ -81,19 +81,16 @@ class ModelCopies:
             if setting.train:
                 turn_dropout_on(model)
                 model.train()
-                self.states[model] = _state(model)
             self.models[key] = model
         return self.models[key]
 
     def reset(self, setting: Setting) -> None:
-        """Undo what runs changed in a copy in training: statistics, counters, attributes."""
+        """Undo what runs changed in a copy: statistics, counters, caches, closures."""
         model = self.of(setting)
-        states = _copied(model, self.states.get(model, []))
-        for module, state in zip(model.modules(), states, strict=False):
-            attributes = vars(module)
-            for name in [n for n in attributes if n not in MACHINERY and n not in state]:
-                del attributes[name]
-            attributes.update(state)
+        if model in self.snapshots:
+            self.snapshots[model].restore()
+        else:  # it has not run yet
+            self.snapshots[model] = Snapshot(model)
 
     def call(self, inputs: Inputs, setting: Setting = PLAIN, in_place: bool = False) -> Any:
         """Return the callable's output; it gets copies of the inputs unless `in_place`."""
@@ -127,7 +124,7 @@ class ModelCopies:
     def surroundings(self, model: nn.Module, setting: Setting) -> Iterator[None]:
         """Fix the precision, the random numbers and the attention implementation of a call."""
         conditions = setting.conditions
-        seed = self.recipe.seed + conditions.again
+        seed = self.recipe.seed + conditions.reseeded
         with ExitStack() as stack:
             devices = [self.device] if self.device.type == "cuda" else []
             stack.enter_context(torch.random.fork_rng(devices))
@@ -144,21 +141,6 @@ class ModelCopies:
             elif all(p.dtype is torch.float64 for p in model.parameters() if p.is_floating_point()):
                 stack.enter_context(new_tensors_in(torch.float64))
             yield
-
-
-def _state(model: nn.Module) -> list[dict[str, Any]]:
-    """Return copies of the buffers and attributes of every module."""
-    attributes = [
-        {name: value for name, value in vars(module).items() if name not in MACHINERY}
-        for module in model.modules()
-    ]
-    return _copied(model, attributes)
-
-
-def _copied(model: nn.Module, state: Any) -> Any:
-    """Return a deep copy that shares only the model's modules and parameters."""
-    parts = chain(model.modules(), model.parameters())
-    return copy.deepcopy(state, {id(part): part for part in parts})
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from querykey.laws.private import CONVOLUTIONS, GROUPED_PRODUCTS, buffers_of, is_persistent
+from querykey.laws.understanding.closures import bind_functions
+from querykey.laws.understanding.reachable import every_module, hidden_modules
 
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
@@ -128,11 +130,14 @@ def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
         for tensor in _plain_tensors(module)
         if not tensor.is_leaf
     ]
-    model = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in held})
-    model.eval()
-    model.zero_grad(set_to_none=True)
-    if wide:
-        widen(model)
+    memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held}
+    model = copy.deepcopy(model, memo)
+    bind_functions(model, memo)
+    for part in (model, *hidden_modules(model).values()):
+        part.eval()
+        part.zero_grad(set_to_none=True)
+        if wide:
+            widen(part)
     return model
 
 
@@ -149,17 +154,20 @@ def widen(model: nn.Module) -> None:
                 )
         for name, value in list(vars(module).items()):
             if isinstance(value, torch.Tensor) and value.dtype in WIDER:
-                setattr(module, name, value.to(WIDER[value.dtype]))
+                wider = value.detach().to(WIDER[value.dtype])
+                setattr(module, name, wider.requires_grad_(value.requires_grad))
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:
     """Draw every trained matrix anew and shake every trained vector; frozen tables stay."""
     generator = torch.Generator().manual_seed(seed)
-    trained = [p for p in model.parameters() if p.requires_grad] or list(model.parameters())
+    modules = every_module(model)
+    parameters = [p for module in modules for p in module.parameters(recurse=False)]
+    trained = [p for p in parameters if p.requires_grad] or parameters
     trained_ids = {id(p) for p in trained}
     done: set[int] = set()
     with torch.no_grad():
-        for module in model.modules():
+        for module in modules:
             for parameter in module.parameters(recurse=False):
                 if id(parameter) in done or id(parameter) not in trained_ids:
                     continue

@@ -16,6 +16,7 @@ from querykey.laws.understanding.copies import CopyRecipe, ModelCopies
 from querykey.laws.understanding.float64 import duplicate
 from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.laws.understanding.signature import LENGTHS, CallSignature, length_of
+from querykey.laws.understanding.snapshot import Snapshot
 from querykey.targets import Input, find_inputs
 from querykey.words import last_line
 
@@ -79,7 +80,7 @@ def _inputs(copies: ModelCopies) -> tuple[Input, ...]:
     if copies.subject.forward is not copies.model:
         return tuple(_of_function(copies))
     try:
-        inputs, why = find_inputs(duplicate(copies.model, wide=False))
+        inputs, why = _found(copies.model)
     except Exception as error:
         raise UnfitError(f"it cannot be copied and run: {last_line(error)[:200]}") from error
     if not inputs:
@@ -87,9 +88,19 @@ def _inputs(copies: ModelCopies) -> tuple[Input, ...]:
     return tuple(entry for entry in inputs if entry.required)
 
 
+def _found(model: nn.Module) -> tuple[tuple[Input, ...], str]:
+    """Return what a model takes, found on a copy; what its calls leave behind is undone."""
+    copied = duplicate(model, wide=False)
+    snapshot = Snapshot(copied)  # its classes and files keep things, too
+    try:
+        return find_inputs(copied)
+    finally:
+        snapshot.restore()
+
+
 def _of_function(copies: ModelCopies) -> Iterator[Input]:
     """Describe the inputs of a function around a model: the model's own under other names."""
-    inputs, why = find_inputs(duplicate(copies.model, wide=False))
+    inputs, why = _found(copies.model)
     names = [n for n, p in copies.parameters.items() if p.default is p.empty]
     if not inputs:
         raise UnfitError(f"no input can be made up: {why}; give an example")
@@ -194,6 +205,7 @@ def _slots(copies: ModelCopies, signature: CallSignature, axis: str) -> list[tup
     for batch, length in sizes:
         lengths = {axis: length} if axis else {}
         inputs = signature.draw(batch, lengths, 0, copies.dtype)
+        copies.reset(PLAIN)
         with torch.no_grad():
             output = copies.call(inputs, PLAIN)
         shapes.append({path: tuple(t.shape) for path, t in answers(output)})
