@@ -22,6 +22,11 @@ from querykey.laws.understanding.facts import FLOORS
 from querykey.words import last_line
 
 RESEEDED = (11, 23)  # seeds of other weights and inputs, to tell a breach from a tie
+CHOICES = {
+    "topk", "argmax", "argmin", "max", "min", "sort", "argsort", "msort", "kthvalue", "median",
+    "round", "floor", "ceil", "sign", "unique", "nonzero", "bucketize", "searchsorted",
+    "multinomial", "one_hot",
+}  # fmt: skip
 
 
 @dataclass
@@ -176,8 +181,11 @@ def _guilty(runner: Runner, outcome: Outcome) -> GuiltyModule | None:
 def _is_tie(runner: Runner, law: Law, worst: Outcome, setting: Setting) -> bool:
     """Return whether the same trial shows rounding alone with other weights and tokens, twice.
 
-    What stays far above the floor is a leak, however small: a tie is gone altogether.
+    What stays far above the floor is a leak, however small: a tie is gone altogether. And only
+    what chooses, by the largest score or by rounding, can meet a tie.
     """
+    if not runner.copies.functions & CHOICES:
+        return False
     floor = max(runner.facts.floor, torch.finfo(runner.copies.dtype).eps)
     rounding = min(FLOORS * floor, runner.facts.threshold)
     recipe = runner.copies.recipe

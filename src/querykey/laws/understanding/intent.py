@@ -13,14 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.laws.run import PLAIN, Setting
+from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
+from querykey.laws.understanding.causal_masks import masks_kept, signs_in
 from querykey.laws.understanding.facts import Intent
 from querykey.laws.understanding.influence import NothingSeenError, causal_parts, influence
+from querykey.laws.understanding.interface import (
+    is_called_open,
+    scores_words,
+    sign_of_decoding,
+    sign_of_names,
+)
 from querykey.laws.understanding.outputs import Slot
-from querykey.laws.understanding.source_code import sign_of_causality
 
 SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
+TURNS = {"flip", "flipud", "fliplr"}  # by which a sequence is read from its end
 
 
 def find_intent(runner: Runner) -> Intent:
@@ -93,24 +100,57 @@ def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tens
     switch = _switch(runner.copies.model)
     if switch is not None:
         return Intent(switch[1], f"its attribute `{switch[0]}` is {switch[1]}")
-    length = len(ahead)
     prefix = _prefix(ahead)
     if prefix:
         return Intent(
             False,
             f"it looks ahead within the first {prefix} positions only, as a prefix model does",
-            "if it is meant to be causal throughout, say causal=True",
+            "if it is meant to be causal throughout, say kind=decoder",
         )
-    seen_back, seen_ahead = int((back > 0).sum()), int((ahead > 0).sum())
-    if not seen_back and sign_of_causality(runner.copies.model, always=False):
-        return Intent(True, "it looks ahead only, as if its causal mask were turned round")
-    if _far_fewer(ahead, back):
+    return (
+        _intent_of_few_leaks(runner, back, ahead)
+        or _intent_of_parts(runner)
+        or _intent_of_evidence(runner)
+    )
+
+
+def _intent_of_few_leaks(runner: Runner, back: torch.Tensor, ahead: torch.Tensor) -> Intent | None:
+    """Return that a model is causal which looks ahead much less than back; None for any other."""
+    length, seen_back, seen_ahead = len(ahead), int((back > 0).sum()), int((ahead > 0).sum())
+    fewer, weaker = _far_fewer(ahead, back), float(ahead.mean()) < 0.25 * float(back.mean())
+    if not fewer and not weaker:
+        return None
+    if fewer and _looks_ahead_evenly(ahead) and not scores_words(runner):
+        sign = sign_of_names(runner.copies.model)
+        if not sign:
+            return Intent(
+                False,
+                "it looks a fixed number of positions ahead, as a streaming model may",
+                "if it is meant to be causal, say kind=decoder",
+            )
+    if fewer:
         pairs = length * (length - 1) // 2
         return Intent(
             True, f"it sees {seen_back} of {pairs} earlier but only {seen_ahead} later pairs"
         )
-    if float(ahead.mean()) < 0.25 * float(back.mean()):
-        return Intent(True, "later tokens matter far less than earlier ones")
+    return Intent(True, "later tokens matter far less than earlier ones")
+
+
+def _looks_ahead_evenly(ahead: torch.Tensor) -> bool:
+    """Return whether all see up to one bound: a fixed look-ahead, or their block's end."""
+    seen = ahead > 0
+    last = [int(row.nonzero().max()) if row.any() else index for index, row in enumerate(seen)]
+    steps = [stop - index for index, stop in enumerate(last)]
+    inner = [step for step, stop in zip(steps, last, strict=True) if stop < len(last) - 1]
+    if len(set(inner)) == 1 and inner[0] > 0:
+        return True
+    # In blocks the end stays for some positions and then leaps on; no block has one position.
+    ends = [last.count(stop) for stop in dict.fromkeys(last)][:-1]
+    return len(ends) > 0 and len(set(ends)) == 1 and ends[0] > 1
+
+
+def _intent_of_parts(runner: Runner) -> Intent | None:
+    """Return that a model is causal most of whose parts are, or which is so in some setting."""
     causal, open_ = causal_parts(runner)
     if open_ and causal >= open_:
         return Intent(True, f"{causal} of its {causal + open_} token-mixing modules are causal")
@@ -122,12 +162,42 @@ def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tens
         # Where nobody looks at anybody, as behind a mask turned round, nothing is told.
         if back.any() and not ahead.any():
             return Intent(True, f"it does not look ahead with {setting}")
-    code = sign_of_causality(runner.copies.model)
-    if code:
-        return Intent(True, code)
-    # Two recurrences of opposite directions look like this, and so does a leak around the parts.
-    doubt = "each of its parts is causal; if it is meant to be, say causal=True"
-    return Intent(False, "it looks ahead everywhere", doubt if causal and not open_ else "")
+    if causal and not open_:
+        if scores_words(runner) and not runner.copies.functions & TURNS:
+            return Intent(True, "each of its parts is causal")
+        # Two recurrences of opposite directions look like this, and so does a leak around them.
+        doubt = "each of its parts is causal; if it is meant to be, say kind=decoder"
+        return Intent(False, "it looks ahead everywhere", doubt)
+    return None
+
+
+def _intent_of_evidence(runner: Runner) -> Intent:
+    """Judge a model that looks ahead everywhere by its names, its masks and its interface."""
+    model = runner.copies.model
+    name = sign_of_names(model)
+    if name:
+        return Intent(True, name)
+    inputs = runner.inputs()
+    signs = signs_in(
+        lambda: runner.call(runner.complete(Run(inputs, PLAIN))), runner.signature.length_of(inputs)
+    )
+    doubt = "{}; if it is meant to be causal, say kind=decoder"
+    if signs.both_ways:
+        return Intent(False, "some scores hide later keys, others earlier ones")
+    if signs.hides:
+        return Intent(True, f"it looks ahead although {signs.hides}")
+    mask = signs.exists or masks_kept(model)
+    if mask and runner.signature.main.kind == "tokens":
+        return Intent(True, f"it looks ahead although {mask}")
+    if mask:
+        return Intent(False, "it looks ahead everywhere", doubt.format(mask))
+    if scores_words(runner) and not is_called_open(model):
+        sign = sign_of_decoding(runner)
+        if sign:
+            return Intent(True, sign)
+        words = "it scores the whole vocabulary at every position"
+        return Intent(False, "it looks ahead everywhere", doubt.format(words))
+    return Intent(False, "it looks ahead everywhere")
 
 
 def _prefix(ahead: torch.Tensor) -> int:
