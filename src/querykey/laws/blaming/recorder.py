@@ -24,6 +24,7 @@ class ModuleCall:
     outputs: list[torch.Tensor] = field(default_factory=list)
     parent: int | None = None  # the index of its caller in the recorder's `begun`
     arguments: tuple[tuple, dict[str, Any]] = ((), {})
+    differentiable: bool = True  # gradients were enabled when it was entered
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Recorder:
 
         def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             inputs = [self._kept(t) for _, t in tensors((args, kwargs))]
-            call = ModuleCall(path, module, inputs)
+            call = ModuleCall(path, module, inputs, differentiable=torch.is_grad_enabled())
             call.parent = self.stack[-1] if self.stack else None
             if self.keep_arguments:
                 call.arguments = (args, dict(kwargs))

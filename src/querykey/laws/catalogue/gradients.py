@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from querykey.laws.blaming.guilty_module import guilty_part
-from querykey.laws.blaming.limitations import by_design
+from querykey.laws.blaming.gradient_cut import who_cuts
+from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
+from querykey.laws.blaming.limitations import by_design, limitation
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.derivatives import backward, score, trained
 from querykey.laws.catalogue.unreached import UnreachedLines
+from querykey.laws.catalogue.uses import Uses, hidden_parameters
 from querykey.laws.law import Law
+from querykey.laws.report import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
@@ -32,9 +35,11 @@ class Reached:
     """What a few backward passes reached: parameters, modules that ran, and lines of weights."""
 
     parameters: set[str] = field(default_factory=set)
-    modules: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)  # parameters that some operation has read
     order: list[str] = field(default_factory=list)  # of the last pass, as modules ended
     lines: UnreachedLines = field(default_factory=UnreachedLines)
+    unregistered: dict[str, str] = field(default_factory=dict)  # what it is, by its path
+    differentiable: bool = False  # some output of some pass is
 
 
 def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
@@ -43,43 +48,104 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         copies = runner.copies.by(replace(runner.copies.recipe, noisy=True))
         runner = replace(runner, copies=copies, answers={})
     reached = _reached(runner, setting)
-    names = [name for name, _ in trained(runner.copies.model)]
-    used = [n for n in names if n.rpartition(".")[0] in reached.modules]
-    dead = [name for name in used if name not in reached.parameters]
+    if not reached.differentiable:
+        yield _nothing(runner, setting)
+        return
+    yield from _unregistered(runner, setting, reached)
+    names = [name for name, p in trained(runner.copies.model) if p.numel()]
+    dead = [name for name in names if name in reached.used and name not in reached.parameters]
     unexcused = [n for n in dead if not by_design(runner.subject, NAME, n.rpartition(".")[0])]
     dead = unexcused or dead  # what nobody calls a design comes first
-    if not dead:
-        yield _in_part(runner, setting, reached.lines)
+    if dead:
+        owner = guilty_part(runner.copies.of(setting), _last_dead(dead, reached))
+        note = (
+            f"{dead[0]} is used but gets no gradient, as {len(dead)} of {len(names)} parameters "
+            "do not"
+        )
+        if not limitation(runner.copies.model, _finding(owner, note)):
+            owner = who_cuts(runner, setting, owner)
+        yield Outcome(1.0, note, setting, evidence=Evidence(module=owner))
         return
-    owner = _last_dead(dead, reached)
+    yield _in_part(runner, setting, reached.lines)
+    unused = [name for name in names if name not in reached.used]
+    if unused:
+        note = (
+            f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
+        )
+        yield Outcome(1.0, note, setting, advice=True)
+
+
+def _finding(owner: GuiltyModule, note: str) -> Finding:
+    return Finding(NAME, "violated", module=owner.path, source=owner.source, note=note)
+
+
+def _and_more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
+
+
+def _nothing(runner: Runner, setting: Setting) -> Outcome:
+    """Return the breach of a model that gives nothing which could be differentiated."""
+    guilty = who_cuts(runner, setting, guilty_part(runner.copies.of(setting), ""))
     note = (
-        f"{dead[0]} is used but gets no gradient, as {len(dead)} of {len(names)} parameters do not"
+        "no output can be differentiated, so nothing can be trained: is it run under no_grad or "
+        "inference_mode, or detached at the end?"
     )
-    guilty = guilty_part(runner.copies.of(setting), owner)
-    yield Outcome(1.0, note, setting, evidence=Evidence(module=guilty))
+    return Outcome(1.0, note, setting, evidence=Evidence(module=guilty))
+
+
+def _unregistered(runner: Runner, setting: Setting, reached: Reached) -> Iterator[Outcome]:
+    """Yield a breach for what learns by its derivative and is hidden from every optimizer."""
+    if not reached.unregistered:
+        return
+    path, what = next(iter(reached.unregistered.items()))
+    model = runner.copies.of(setting)
+    names = [name for name, _ in model.named_modules()]
+    holder = max((n for n in names if path.startswith(f"{n}.") or not n), key=len, default="")
+    note = (
+        f"{what} is used and not registered, so model.parameters() and every optimizer miss it: "
+        "keep modules in an nn.ModuleList or nn.ModuleDict, and tensors in an nn.Parameter"
+    )
+    yield Outcome(1.0, note, setting, evidence=Evidence(module=guilty_part(model, holder)))
 
 
 def _reached(runner: Runner, setting: Setting) -> Reached:
     """Return what three backward passes reach: two inputs, and one of them in training mode."""
     reached = Reached()
     for seed, train in ((0, False), (1, False), (0, True)):
-        recorder = Recorder()
+        recorder, uses = Recorder(), Uses()
         setting = replace(setting, train=train)
         model = runner.copies.of(setting)
         inputs = runner.complete(Run(runner.inputs(setting, seed), setting))
+        hidden = hidden_parameters(model)
         model.zero_grad(set_to_none=True)
-        output = runner.call(inputs, setting, recorder)
+        with uses:
+            output = runner.call(inputs, setting, recorder)
         reached.order = [call.path for call in recorder.done]
+        ran = {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
+        reached.used |= {
+            n for n, p in trained(model)
+            if id(p) in uses.ids or (_is_torchs(model, n) and n.rpartition(".")[0] in ran)
+        }  # fmt: skip
         parts = [score(t) for _, t in answers(output) if t.requires_grad]
         if parts:
+            reached.differentiable = True
             backward(torch.stack([part.double() for part in parts]).sum())
             reached.parameters |= {
                 n for n, p in trained(model) if p.grad is not None and bool((p.grad != 0).any())
             }
             reached.lines.note(model)
-            reached.modules |= {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
+            reached.unregistered |= {
+                path: what for path, (what, tensor) in hidden.items() if tensor.grad is not None
+            }
         model.zero_grad(set_to_none=True)
+        for _, tensor in hidden.values():
+            tensor.grad = None
     return reached
+
+
+def _is_torchs(model: torch.nn.Module, name: str) -> bool:
+    """Return whether a parameter belongs to a module of torch's own, whose kernels may hide it."""
+    return type(model.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
 
 
 def _in_part(runner: Runner, setting: Setting, unreached: UnreachedLines) -> Outcome:
@@ -117,8 +183,9 @@ LAWS = (
     Law(
         NAME,
         says="Every parameter that is used gets a gradient, and so does every row of a matrix.",
-        why="Otherwise a branch of the model never learns.",
-        how="All outputs are differentiated by all parameters, on two inputs and in training mode.",
+        why="Otherwise a branch of the model never learns, or nothing of it does.",
+        how="All outputs are differentiated by all parameters, on two inputs and in training mode; "
+        "modules that a plain list or dict hides from every optimizer count as breaches.",
         trials=reaches,
         applies=has_weights,
         sweep=sweeps.once,
