@@ -104,6 +104,11 @@ def _candidates(model: nn.Module) -> Iterator[Candidate]:
             if candidate not in seen:
                 seen.add(candidate)
                 yield candidate
+    if any(isinstance(module, nn.Embedding) for module in model.modules()):
+        return
+    # Without an Embedding a matrix may be the table that the model's own code looks ids up in.
+    for rows in dict.fromkeys(len(p) for p in model.parameters() if p.dim() == 2):
+        yield "tokens", sequence, 0, rows
 
 
 def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidate]:

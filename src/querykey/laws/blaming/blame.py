@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 from querykey.laws.blaming.comparison import ActivationComparison
 from querykey.laws.blaming.guilty_module import GuiltyModule, describe
@@ -15,6 +16,7 @@ from querykey.laws.blaming.masks_passed import (
     hides,
     hides_enough,
     module_without_mask,
+    withheld,
 )
 from querykey.laws.blaming.recorder import ModuleCall, Recorder
 from querykey.laws.run import Run
@@ -23,6 +25,10 @@ from querykey.laws.trial import Trial
 from querykey.laws.understanding.facts import ModelFacts
 
 Key = tuple[str, int]
+ATTENTION = (
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+    nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
 
 
 def blame(runner: Runner, trial: Trial) -> GuiltyModule | None:
@@ -40,6 +46,8 @@ def blame(runner: Runner, trial: Trial) -> GuiltyModule | None:
         if dirty is not False or clean is False:
             continue
         if clean is None:  # nothing of its inputs can be compared: its caller is asked next
+            if not call.inputs and not trial.second.chunks:  # it was told a number at most
+                return describe(call)
             unsure = unsure or _parent(first, call)
             continue
         suspects = [(first, trial.first, call)]
@@ -50,19 +58,35 @@ def blame(runner: Runner, trial: Trial) -> GuiltyModule | None:
             passer = _passer_of_mask(runner.facts, recorder, run, suspect, whole)
             if passer:
                 return describe(passer)
-        return describe(_keeper_of_state(runner.facts, trial, second, counterparts) or call)
+        keeper = _keeper_of_state(runner.facts, trial, second, counterparts)
+        return describe(keeper or _user_of_torchs(first, call))
     return describe(unsure or first.done[-1])
 
 
-def blame_exception(runner: Runner, run: Run) -> GuiltyModule | None:
-    """Return the deepest module in which a call raises."""
+def blame_exception(runner: Runner, run: Run, dtype: torch.dtype) -> GuiltyModule | None:
+    """Return the module whose output left this precision, else the one in which a call raises."""
     recorder = Recorder()
     try:
         with torch.no_grad():
             runner.answer(run, recorder)
     except Exception:
         pass
-    return describe(recorder.unfinished) if recorder.unfinished else None
+    raised = recorder.unfinished
+    if raised is None:
+        return None
+    shapes = {t.shape for t in _others_than(raised.inputs, dtype)}
+    leaving = [
+        call
+        for call in recorder.done
+        if _others_than(call.outputs, dtype) and not _others_than(call.inputs, dtype)
+    ]
+    alike = [c for c in leaving if shapes & {t.shape for t in _others_than(c.outputs, dtype)}]
+    return describe([*alike, *leaving, raised][0])
+
+
+def _others_than(several: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return the floating tensors that are not of this precision."""
+    return [t for t in several if t.is_floating_point() and t.dtype is not dtype]
 
 
 def _record(runner: Runner, run: Run) -> Recorder:
@@ -110,6 +134,10 @@ def _passer_of_mask(
     dropper = module_without_mask(facts, run, recorder, suspect)
     if dropper:
         return dropper
+    if withheld(facts, run, recorder, suspect):
+        while suspect.parent is not None and withheld(facts, run, recorder, suspect):
+            suspect = recorder.begun[suspect.parent]
+        return suspect
     wrong = [t for t in suspect.inputs if hides_enough(facts, run, t) is False]
     fine = [t for t in suspect.inputs if hides_enough(facts, run, t)]
     if whole is not None:
@@ -120,7 +148,17 @@ def _passer_of_mask(
 
 def _maker(recorder: Recorder, call: ModuleCall, masks: list[torch.Tensor]) -> ModuleCall:
     """Return the first caller above that did not itself get one of these masks: it made them."""
-    while call.parent is not None and any(_holds(call, mask) for mask in masks):
+    above, highest = [call], 0
+    while above[-1].parent is not None:
+        above.append(recorder.begun[above[-1].parent])
+        if any(_holds(above[-1], mask) for mask in masks):
+            highest = len(above) - 1  # a caller between may hand it on inside of a function
+    return above[min(highest + 1, len(above) - 1)]
+
+
+def _user_of_torchs(recorder: Recorder, call: ModuleCall) -> ModuleCall:
+    """Return the first caller that is no attention of torch's own: that does as it is told."""
+    while isinstance(call.module, ATTENTION) and call.parent is not None:
         call = recorder.begun[call.parent]
     return call
 

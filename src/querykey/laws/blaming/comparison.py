@@ -59,8 +59,9 @@ class ActivationComparison:
         keep: tuple[Cells, Cells],
     ) -> bool | None:
         """Return whether the protected cells of one tensor agree; None if it has no such cells."""
-        tensor = _per_row(tensor, *sizes[0])
-        others = [_per_row(other, sizes[1][0], 0) for other in others]
+        table = _is_table_of_positions(tensor, *sizes[0])
+        tensor = _per_row(tensor[None] if table else tensor, *sizes[0])
+        others = [_per_row(other[None] if table else other, sizes[1][0], 0) for other in others]
         axes = axes_of(tensor, *sizes[0], positions=keep[0].columns is not None)
         if axes is None or any(other.dim() != tensor.dim() for other in others):
             return None
@@ -79,6 +80,14 @@ class ActivationComparison:
         if not tensor.is_floating_point():
             return bool((pair[0] == pair[1]).all())
         return deviation(*pair)[0] <= self.facts.threshold
+
+
+def _is_table_of_positions(tensor: torch.Tensor, batch: int, length: int) -> bool:
+    """Return whether a tensor has a line per position and no rows, as a table of angles has."""
+    shape = list(tensor.shape)
+    if not length or tensor.dim() < 2 or shape[0] != length or batch in shape[:2]:
+        return False
+    return length not in shape[1:] and tensor.is_floating_point()
 
 
 def _per_row(tensor: torch.Tensor, batch: int, length: int) -> torch.Tensor:

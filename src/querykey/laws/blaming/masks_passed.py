@@ -63,7 +63,11 @@ def _by_name(call: ModuleCall) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     bound.apply_defaults()
-    return bound.arguments
+    arguments = dict(bound.arguments)
+    for name, parameter in inspect.signature(call.module.forward).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name)
+    return arguments
 
 
 def _covers(keys: Any, hidden: torch.Tensor) -> bool:
@@ -134,8 +138,32 @@ def hides_enough(facts: ModelFacts, run: Run, tensor: torch.Tensor) -> bool | No
         return None
     own = mask.diagonal(keys - count, 1, 2).unsqueeze(-1)
     forbidden = _forbidden(facts, run, count, keys).expand(batch, -1, -1)
-    visible = (mask == own).expand(batch, -1, -1)
+    # What is added to scores hides where it is large and negative, whatever a query's own key is.
+    shown = mask == 0 if float(mask.min()) < -1e3 else mask == own
+    visible = shown.expand(batch, -1, -1)
     return not bool((visible & forbidden).any())
+
+
+def withheld(facts: ModelFacts, run: Run, recorder: Recorder, call: ModuleCall) -> bool:
+    """Return whether another call of the same class got a mask by an argument that is not here."""
+    own = _by_name(call)
+    for other in recorder.begun:
+        if type(other.module) is type(call.module) and other is not call:
+            lacking = [v for name, v in _by_name(other).items() if own.get(name) is None]
+            if any(_hides_well(facts, run, value) for value in lacking):
+                return True
+    return False
+
+
+def _hides_well(facts: ModelFacts, run: Run, value: Any) -> bool:
+    """Return whether a value is a mask that hides what must be hidden, of rows or of pairs."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    tables = [hidden for hidden in _hidden(facts, run) if hidden.shape == value.shape]
+    alike = [value.bool(), hides(value)] if tables else []
+    if any(torch.equal(a, t) or torch.equal(a, ~t) for a in alike for t in tables):
+        return True
+    return bool(hides_enough(facts, run, value))
 
 
 def differing_masks(whole: list[torch.Tensor], chunk: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -181,6 +181,7 @@ def sweep(runner: Runner) -> Iterator[Setting]:
     """Try every implementation of attention, because each handles masks in its own code."""
     yield from plain_settings(runner)
     yield from sweeps.other_implementations(runner)
+    yield Setting(train=True)  # some code takes another path there
 
 
 LAWS = (

@@ -139,7 +139,8 @@ def _answer(
 def _where_it_raises(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting):
     """Return the deepest module in which the copy raises."""
     run = Run(inputs, replace(setting, conditions=Conditions(bare=True)))
-    return blame_exception(_running(runner, model, setting), run)
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    return blame_exception(_running(runner, model, setting), run, dtype)
 
 
 class rounding:  # noqa: N801

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
+from querykey.laws.blaming.guilty_module import describe
+from querykey.laws.blaming.recorder import ModuleCall, Recorder
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Outcome
+from querykey.laws.trial import Evidence, Outcome
 
 FLAT = 0.45  # an entropy, relative to that of equal weights, below which attention is saturated
 
@@ -19,9 +21,10 @@ FLAT = 0.45  # an entropy, relative to that of equal weights, below which attent
 class _Entropies(TorchFunctionMode):
     """Measures how spread the weights of every softmax over at least four keys are."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self.entropies: list[float] = []
+        self.recorder = recorder
+        self.entropies: list[tuple[float, ModuleCall | None]] = []  # and the module at work
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -35,7 +38,8 @@ class _Entropies(TorchFunctionMode):
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
             wide = visible >= 4
             if wide.any():
-                self.entropies.append(float((entropy[wide] / visible[wide].log()).mean()))
+                spread = float((entropy[wide] / visible[wide].log()).mean())
+                self.entropies.append((spread, self.recorder.unfinished))
         return out
 
 
@@ -63,18 +67,20 @@ def _weights(
 
 def saturation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Measure the entropy of attention in one forward pass."""
-    spread = _Entropies()
+    recorder = Recorder()
+    spread = _Entropies(recorder)
     inputs = runner.complete(Run(runner.inputs(setting), setting))
     with torch.no_grad(), spread:
-        runner.call(inputs, setting)
+        runner.call(inputs, setting, recorder)
     if not spread.entropies:
         return
-    lowest = min(spread.entropies)
+    lowest, call = min(spread.entropies, key=lambda pair: pair[0])
     note = (
         f"attention is sharp at the start: its entropy is {lowest:.2f} of that of equal weights; "
         "is the scale 1/sqrt(width) missing?"
     )
-    yield Outcome(1.0 if lowest < FLAT else 0.0, note, setting, advice=True)
+    evidence = Evidence(module=describe(call) if call else None)
+    yield Outcome(1.0 if lowest < FLAT else 0.0, note, setting, evidence=evidence, advice=True)
 
 
 LAWS = (

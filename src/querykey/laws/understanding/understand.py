@@ -65,7 +65,7 @@ def spans(model: Any) -> Iterator[int]:
     holders = [*model.modules(), getattr(model, "config", None)]
     sizes = set()
     for holder in holders:
-        for name, value in list(vars(holder).items()) if holder is not None else ():
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if whole and SPANS.fullmatch(name) and 2 <= value <= 80:
                 sizes.add(value)
