@@ -79,6 +79,7 @@ _ROOMS = (
     "costs",
     "laws",
     "train",
+    "lab",
     "cli",
 )
 

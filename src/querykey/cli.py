@@ -13,10 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Parameter
 
 from querykey.errors import QuerykeyError
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 app = App(
     name="qk",
@@ -249,6 +253,46 @@ def train(config: str | None = None, /, *, list: bool = False, **fields: str) ->
 
 
 @app.command
+def lab(
+    *names: str,
+    all: bool = False,
+    quick: bool = False,
+    again: bool = False,
+    out: Path = Path("."),
+) -> int:
+    """Measure what five course documents claim about attention, and judge every claim.
+
+    Each experiment writes a folder lab/NAME: figures, measurement.json and page.md.
+
+    Parameters
+    ----------
+    names
+        Experiments to run; without any, they are listed.
+    all
+        Run all of them, and write the ledger: claims.md and claims.json.
+    quick
+        Measure less: seconds for each experiment. A claim that this cannot decide is left open.
+    again
+        Measure again what is stored already, as deep and by the same code.
+    out
+        The folder to write into.
+    """
+    with _status("loading the experiments"):
+        from querykey.lab import EXPERIMENTS, list_experiments, run_experiments, write_ledger
+    chosen = tuple(EXPERIMENTS) if all else names
+    if not chosen:
+        _print(list_experiments())
+        return 0
+    with _status("measuring") as status:
+        depth = "quick" if quick else "full"
+        for line in run_experiments(chosen, depth, out, again, status.update):
+            _say(line)
+    if all:
+        _print(write_ledger(out))
+    return 0
+
+
+@app.command
 def demo() -> int:
     """Show in a few seconds what querykey does."""
     _show_a_leak()
@@ -314,12 +358,12 @@ def _cost_in_short(name: str) -> None:
 
 
 @contextmanager
-def _status(words: str) -> Iterator[None]:
+def _status(words: str) -> Iterator[Status]:
     """Show on a terminal that something is under way; standard output stays clean."""
     from rich.console import Console
 
-    with Console(stderr=True).status(words):
-        yield
+    with Console(stderr=True).status(words) as status:
+        yield status
 
 
 @contextmanager

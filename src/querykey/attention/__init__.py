@@ -18,7 +18,13 @@ from querykey.attention.features import (
     RandomFeatures,
     Taylor,
 )
-from querykey.attention.grids import attend_channels
+from querykey.attention.grids import (
+    attend_channels,
+    attend_grid,
+    attend_windows,
+    pooled,
+    strided,
+)
 from querykey.attention.heads import join_heads, repeat_heads, split_heads
 from querykey.attention.inputs import Call, check_inputs, check_takes_decay
 from querykey.attention.masks import (
@@ -97,6 +103,8 @@ __all__ = [
     "argmax",
     "attend_channels",
     "attend_checked",
+    "attend_grid",
+    "attend_windows",
     "blank",
     "check_inputs",
     "check_takes_decay",
@@ -106,6 +114,7 @@ __all__ = [
     "moved",
     "orthogonal_rows",
     "places",
+    "pooled",
     "ready",
     "real_keys",
     "recur",
@@ -116,6 +125,7 @@ __all__ = [
     "softmax",
     "split",
     "split_heads",
+    "strided",
     "weighted_sum",
     "weights",
 ]

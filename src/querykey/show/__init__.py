@@ -1,5 +1,6 @@
 """Plain values made visible: tables in a terminal, SVG figures, one HTML page, one file writer."""
 
+from querykey.show.cells import cell_chart
 from querykey.show.figure import Series, line_chart
 from querykey.show.file import WriteError, write_file
 from querykey.show.folding import fold_numbered, group_name
@@ -16,6 +17,7 @@ from querykey.show.table import (
 __all__ = [
     "Series",
     "WriteError",
+    "cell_chart",
     "code",
     "console",
     "fold_numbered",

@@ -1,0 +1,54 @@
+"""An experiment: a question, the claims it meets, and the function that measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from querykey.lab.claim import Claim
+from querykey.lab.measurement import Measurement
+
+T = TypeVar("T")
+Name = Literal["quick", "full"]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How much to measure: `quick` for a look and for tests, `full` for the numbers of the ledger.
+
+    `tell` is called with a few words whenever there is news of the progress.
+    """
+
+    name: Name = "full"
+    tell: Callable[[str], None] = _silent
+
+    def pick(self, *, quick: T, full: T) -> T:
+        """Return the one of two values that this depth asks for."""
+        return full if self.name == "full" else quick
+
+    def seeds(self, *, quick: int, full: int) -> Iterator[int]:
+        """Yield the numbers of the seeds, and tell how far they are."""
+        count = self.pick(quick=quick, full=full)
+        for seed in range(count):
+            self.tell(f"seed {seed + 1} of {count}")
+            yield seed
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is asked, what the documents claim, and how it is measured."""
+
+    name: str
+    asks: str
+    claims: tuple[Claim, ...]
+    measure: Callable[[Depth], Measurement]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The rows of the ledger that the claims belong to."""
+        return tuple(dict.fromkeys(claim.row for claim in self.claims))

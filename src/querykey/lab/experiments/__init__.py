@@ -1,0 +1,1 @@
+"""One file per experiment: its claims, what it measures, and how."""

@@ -1,0 +1,72 @@
+"""Grids of numbers as SVG text: the larger a number is beside the others, the darker its cell.
+
+cell_chart([[1, 0], [0.5, 0.5]], rows=("query 1", "query 2"), columns=("key 1", "key 2"))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+LABELLED = 12  # columns, at most, of a grid whose numbers are written into their cells
+TOP, ROOM, LETTER = 44, 16, 7  # pixels: above the grid, around it, the width of a letter
+INK, FAINT = "#333333", "#cccccc"
+
+
+def cell_chart(
+    values: Sequence[Sequence[float]],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    title: str = "",
+) -> str:
+    """Return the SVG text of a grid; numbers are written into the cells of a small one."""
+    across = max((len(row) for row in values), default=0)
+    if not across:
+        raise ValueError("a grid needs at least one cell")
+    small = across <= LABELLED
+    side = 64 if small else max(4, 560 // across)
+    height = 32 if small else side
+    left = ROOM + LETTER * max((len(row) for row in rows), default=0) + 8
+    top = TOP + (20 if columns else 0)
+    largest = max((abs(v) for row in values for v in row if math.isfinite(v)), default=0.0) or 1.0
+    parts = [_text(ROOM, 24, title, "start", ' font-weight="600" font-size="14"')] if title else []
+    for index, name in enumerate(columns):
+        parts.append(_text(left + (index + 0.5) * side, top - 8, name, "middle"))
+    for line, row in enumerate(values):
+        y = top + line * height
+        if line < len(rows):
+            parts.append(_text(left - 8, y + height / 2 + 4, rows[line], "end"))
+        for index, value in enumerate(row):
+            x = left + index * side
+            parts += _cell(x, y, (side, height), value / largest)
+            if small:
+                shade = "#ffffff" if abs(value / largest) > 0.55 else INK
+                label = _text(x + side / 2, y + height / 2 + 4, f"{value:.3g}", "middle")
+                parts.append(label.replace(INK, shade))
+    width = max(left + across * side, ROOM + 8 * len(title)) + ROOM
+    bottom = top + len(values) * height + ROOM
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" width="{width}" '
+        f'height="{bottom}" role="img" style="font-family:system-ui,sans-serif;font-size:12px">\n'
+        f'<rect width="{width}" height="{bottom}" fill="#ffffff"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _cell(x: float, y: float, size: tuple[int, int], share: float) -> list[str]:
+    """Return a rectangle: blue for numbers above 0, orange below, a cross for one not finite."""
+    place = f'x="{x:g}" y="{y:g}" width="{size[0]}" height="{size[1]}"'
+    if not math.isfinite(share):
+        return [f'<rect {place} fill="#ffffff" stroke="#D55E00" stroke-dasharray="2 2"/>']
+    colour = "#0072B2" if share >= 0 else "#D55E00"
+    return [
+        f'<rect {place} fill="{colour}" fill-opacity="{abs(share):.3f}" stroke="{FAINT}" '
+        'stroke-width="0.5"/>'
+    ]
+
+
+def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}"'
+    return f"<text {place}{more}>{escape(text)}</text>"

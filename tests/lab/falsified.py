@@ -1,0 +1,28 @@
+"""A wrong number for every row: exponents and counts one could believe, beside the right ones.
+
+Every entry names a measured value, the right number and a wrong one. The claims about that value
+are judged with each: the right one is confirmed, the wrong one corrected.
+"""
+
+FALSIFIED = {
+    "A1": ("weights to transpose in the formula", ("Wk", "Wq"), ("Wv",)),
+    "A2": ("columns of zeros in the output", 2, 1),
+    "A3": ("pairs of rows that depend on each other", 16, 10),
+    "A4": ("multiply-adds over n C d^2", 3, 4),
+    "A5": ("share that overflows, d = 16, C = 32, float32", 1, 0.5),
+    "B1": ("exponent of Var[s] in d", 1, 2),
+    "B2": ("largest norm at the largest d", 1, 0.08),
+    "B3": ("positions seen, 2 heads, all apart", 81, 16),
+    "B4": ("masks of a decoder, padding left", ("causal", "key padding"), ("key padding",)),
+    "B5": ("powers of n_t, n_s, d_model in line_14", (1, 1, 0), (1, 1, 1)),
+    "B6": ("batch norm, evaluation", ("i",), ("i", "ii", "iii")),
+    "B7": ("|y - beta 1| / (gamma sqrt(d)), gamma = 1.7", 1, 0.5),
+    "D1": ("biases of queries, keys and values", "3*D", "3*N"),
+    "D2": ("error of the conclusion", 0, 0.5),
+    "D3": ("largest change of an output when one z moves by 1", 0, 0.1),
+    "D6": ("new products", 10, 19),
+    "D8": ("FLOPs between channels", 268435456, 134217728),
+    "D10": ("weights to add, 3 heads of 5 values", 180, 144),
+    "E5": ("exponent of Var[s] in d", 1, 2),
+    "E6": ("output", (1, 4, 3), (0, -1, 4)),
+}

@@ -1,0 +1,58 @@
+"""Grids of cells: as many as there are numbers, darker where larger, with numbers in small ones."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from querykey.show import cell_chart
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def cells(svg: str) -> list[ET.Element]:
+    """Every rectangle but the ground."""
+    return ET.fromstring(svg).findall(f"{SVG}rect")[1:]
+
+
+def texts(svg: str) -> list[str]:
+    return [text.text for text in ET.fromstring(svg).findall(f"{SVG}text")]
+
+
+def test_a_cell_is_darker_the_larger_its_number_and_orange_below_zero():
+    svg = cell_chart([[0, 1, 2], [-2, -1, 0.5]], ("first", "second"), ("a", "b", "<c>"), "T & U")
+    drawn = cells(svg)
+    assert [float(cell.get("fill-opacity")) for cell in drawn] == [0, 0.5, 1, 1, 0.5, 0.25]
+    assert [cell.get("fill") for cell in drawn] == ["#0072B2"] * 3 + ["#D55E00"] * 2 + ["#0072B2"]
+    assert [float(cell.get("x")) for cell in drawn[:3]] == [
+        float(cell.get("x")) for cell in drawn[3:]
+    ]
+    assert float(drawn[3].get("y")) > float(drawn[0].get("y"))
+    found = texts(svg)
+    assert {"T & U", "first", "second", "a", "b", "<c>"} <= set(found)
+    assert {"0", "1", "2", "-2", "-1", "0.5"} <= set(found)
+
+
+def test_all_cells_lie_within_the_drawing():
+    svg = cell_chart([[1.0] * 5] * 4, ["a long name of a row"] * 4, ["x"] * 5, "a title " * 9)
+    root = ET.fromstring(svg)
+    for cell in cells(svg):
+        assert float(cell.get("x")) + float(cell.get("width")) <= float(root.get("width"))
+        assert float(cell.get("y")) + float(cell.get("height")) <= float(root.get("height"))
+
+
+def test_a_large_grid_has_no_numbers_in_it():
+    svg = cell_chart([[1.0] * 40] * 3, title="many")
+    assert len(cells(svg)) == 120
+    assert texts(svg) == ["many"]
+
+
+def test_numbers_that_are_not_finite_are_dashed_and_leave_the_others_their_colour():
+    drawn = cells(cell_chart([[float("nan"), 4.0, float("inf")]]))
+    assert [cell.get("stroke-dasharray") for cell in drawn] == ["2 2", None, "2 2"]
+    assert drawn[1].get("fill-opacity") == "1.000"
+
+
+def test_a_grid_of_zeros_is_white_and_an_empty_one_is_refused():
+    assert cells(cell_chart([[0.0]]))[0].get("fill-opacity") == "0.000"
+    with pytest.raises(ValueError, match="at least one cell"):
+        cell_chart([[]])
