@@ -14,7 +14,7 @@ from querykey.lab.command import list_experiments, run_experiments, write_ledger
 from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.ledger import ledger_json, ledger_page
 from querykey.lab.measurement import Chart, Grid, Measured, Measurement, exact, sampled, unmeasured
-from querykey.lab.rows import DOCUMENTS, ROWS, Row
+from querykey.lab.rows import DOCUMENTS, ROWS, Statement
 from querykey.lab.store import measurements_below
 from querykey.lab.table import EXPERIMENTS, experiment
 
@@ -34,7 +34,7 @@ __all__ = [
     "Measurement",
     "Near",
     "Part",
-    "Row",
+    "Statement",
     "exact",
     "experiment",
     "judge",

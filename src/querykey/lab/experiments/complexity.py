@@ -63,7 +63,7 @@ class WeightedSum(nn.Module):
         return a @ v
 
 
-class Listed(nn.Module):
+class AttentionListing(nn.Module):
     """Document 001's multi-head attention, a module for every line that computes."""
 
     def __init__(self, d: int, heads: int = HEADS):
@@ -91,7 +91,7 @@ def derived(heads: int) -> CostReport:
     """Return the formulas in n_t, n_s and d of the text's code with some number of heads."""
 
     def build(d: int) -> nn.Module:
-        return Listed(d, heads)
+        return AttentionListing(d, heads)
 
     inputs = {"target": array(1, "n_t", "d"), "source": array(1, "n_s", "d")}
     return cost(build, inputs, backward=False, sizes={"d": HEADS})

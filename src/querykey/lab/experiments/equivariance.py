@@ -54,7 +54,7 @@ def columns(scores: Array) -> Array:
     return softmax(scores.T, np.ones_like(scores, dtype=bool)).T
 
 
-class Layer:
+class SelfAttention:
     """Document 003's queries, keys, values and self-attention, with random weights."""
 
     def __init__(self, seed: int, positions: bool = False, causal: bool = False):
@@ -77,8 +77,8 @@ class Layer:
 
 def equations(seed: int) -> dict[str, Callable[[Array, Array], tuple[Array, Array]]]:
     """Return both sides of every equation as functions of X and P, by the equation's name."""
-    layer, placed = Layer(seed), Layer(seed, positions=True)
-    causal = Layer(seed, causal=True)
+    layer, placed = SelfAttention(seed), SelfAttention(seed, positions=True)
+    causal = SelfAttention(seed, causal=True)
 
     def Q(X: Array) -> Array:  # noqa: N802
         return layer.map(0, X)

@@ -66,7 +66,7 @@ class RawSoftmax(nn.Module):
         return powers / powers.sum(1, keepdim=True)
 
 
-class Listing(nn.Module):
+class BlockListing(nn.Module):
     """Document 000's block in torch, a module for every line that computes."""
 
     def __init__(self, d: int, h: int):
@@ -118,7 +118,7 @@ def history(end: ag.Tensor) -> Iterator[ag.Tensor]:
 def measure(depth: Depth) -> Measurement:
     """Derive the formulas, and look at the graph of the text's code."""
     depth.tell("deriving the formulas")
-    report = cost(Listing, array("n", "C", "d"), backward=False)
+    report = cost(BlockListing, array("n", "C", "d"), backward=False)
     n, C, d, h = (report.symbols[name] for name in "nCdh")
     forward = report.flops.forward
     macs = {
