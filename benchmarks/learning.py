@@ -41,7 +41,9 @@ class Job:
 
 
 SHAKESPEARE = {"path": "text/tinyshakespeare.txt"}  # below QUERYKEY_DATA
-RECALL = {"width": "64", "steps": "2000", "evaluate_every": "100"}
+RECALL = {"evaluate_every": "100"}
+LENGTHS = (18, 34, 66)
+MECHANISMS = ("recall", "recall-quadratic", "recall-elu", "recall-quadratic-decay")
 JOBS: dict[str, Job] = {
     "characters": Job("characters", seeds=SEEDS, flags=SHAKESPEARE, large=False),
     "german-english": Job("german-english", jobs.translation),
@@ -53,17 +55,17 @@ JOBS: dict[str, Job] = {
         "snippets", jobs.classes, flags={"objective-name": "words-and-pairs", "steps": "5000"}
     ),
     "words-and-pairs": Job("words-and-pairs", jobs.classes, SEEDS),
-    "words-and-pairs-shakespeare": Job("words-and-pairs", jobs.classes, SEEDS, SHAKESPEARE),
+    "words-and-pairs-shakespeare": Job(
+        "words-and-pairs", jobs.classes, SEEDS, SHAKESPEARE | {"steps": "1500"}
+    ),
     "dates": Job("dates", jobs.dates),
     "adjacent": Job("adjacent", jobs.classes, SEEDS),
     **{
-        f"recall-{name}-{length}": Job(
-            "recall", jobs.recall(name), flags=RECALL | {"length": str(length)}, large=False
-        )
-        for length in (18, 34, 66)
-        for name in jobs.MECHANISMS
+        f"{name}-{length}": Job(name, flags=RECALL | {"length": str(length)}, large=False)
+        for length in LENGTHS
+        for name in MECHANISMS
     },
-    "adjacent-shakespeare": Job("adjacent", jobs.classes, SEEDS, SHAKESPEARE),
+    "adjacent-shakespeare": Job("adjacent", jobs.classes, SEEDS, SHAKESPEARE | {"steps": "1500"}),
     "entailed": Job("entailed"),
     "inverted": Job("inverted"),
 }
@@ -181,8 +183,8 @@ FIGURES = (
     ("dates", "Dates to ISO 8601, rows right", "rows", ("dates",)),
     *(
         (f"recall-{n}", f"Associative recall, {(n - 2) // 2} pairs, share right", "correct",
-         tuple(f"recall-{name}-{n}" for name in jobs.MECHANISMS))
-        for n in (18, 34, 66)
+         tuple(f"{name}-{n}" for name in MECHANISMS))
+        for n in LENGTHS
     ),
 )  # fmt: skip
 

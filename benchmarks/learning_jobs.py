@@ -5,7 +5,6 @@ A job writes the folder of its run, and `result.json` beside it when it is done 
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,6 @@ import torch
 from learning_peers import TorchTranslator, bag_of_words, unigram_nats
 
 import querykey as qk
-from querykey.attention import EluPlusOne, Kernel, Quadratic, Softmax
-from querykey.models import build
-from querykey.models.presets import decaying, mechanism
 from querykey.train import read_config
 from querykey.train.data.find import find_folder
 from querykey.train.data.parallel import read_lines
@@ -25,14 +21,6 @@ from querykey.train.objectives.text import TextClass
 from querykey.train.ranks import Ranks, device_for
 from querykey.train.recipes import RECIPES
 from querykey.train.run import make_trainer
-
-QUADRATIC = Kernel(Quadratic(), scale=1 / 4)  # 1 / sqrt(key_dim)
-MECHANISMS = {
-    "softmax": (mechanism, Softmax()),
-    "quadratic": (mechanism, QUADRATIC),
-    "elu": (mechanism, Kernel(EluPlusOne())),
-    "quadratic-decay": (decaying, QUADRATIC),
-}
 
 
 def start(recipe, folder, flags):
@@ -53,7 +41,8 @@ def instead(trainer, model):
 def trained(trainer):
     result = trainer.run()
     trainer.model.eval()
-    return {"step": result.step, "finished": result.finished} | result.evaluation
+    evaluation = result.evaluation or trainer.evaluate()  # a run that was stopped has none
+    return {"step": result.step, "finished": result.finished} | evaluation
 
 
 def plain(trainer):
@@ -155,22 +144,6 @@ def pairs_right(trainer):
         scores = scores[1] if isinstance(scores, tuple) else scores
         right += int((scores.argmax(-1) == tensors["labels"]).sum())
     return right / len(trainer.data.valid)
-
-
-def recall(name):
-    """Return the job of associative recall with one mechanism, in blocks that are else the same."""
-    make, kind = MECHANISMS[name]
-
-    def job(trainer):
-        sizes = trainer.config.model
-        vocabulary = trainer.data.facts.vocabulary
-        config = make(kind, sizes.width, sizes.layers, sizes.heads, vocabulary)
-        if name == "quadratic-decay":
-            assert config.block.attention.decay
-        torch.manual_seed(trainer.config.loop.seed)
-        return trained(instead(trainer, build(replace(config))))
-
-    return job
 
 
 def grouped(values, count):

@@ -119,7 +119,7 @@ class PlainLoop:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step_number += 1
-        return float(loss)
+        return float(loss.detach())
 
 
 class TorchTranslator(nn.Module):

@@ -162,6 +162,7 @@ PRESETS: dict[str, Callable[..., Any]] = {
     "mistral": partial(llama, window=8),
     "alibi": alibi,
     "argmax": partial(mechanism, Argmax()),
+    "softmax": partial(mechanism, Softmax()),
     "elu": partial(mechanism, Kernel(EluPlusOne())),
     "quadratic": partial(mechanism, Kernel(Quadratic(), scale=1 / 4)),
     "quadratic-decay": partial(decaying, Kernel(Quadratic(), scale=1 / 4)),

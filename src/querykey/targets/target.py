@@ -31,6 +31,7 @@ PRESETS = {
             "mistral",
             "alibi",
             "argmax",
+            "softmax",
             "elu",
             "quadratic",
             "quadratic-decay",

@@ -30,6 +30,15 @@ def _bert(**more: Any) -> dict[str, Any]:
     return {"name": "bert", **more}
 
 
+def _recall(name: str, model: str, how: str) -> TrainingRecipe:
+    """Return associative recall with one mechanism, in blocks that are the same for all."""
+    return _recipe(
+        name, f"the value of a key that was shown among others, {how}",
+        {"name": "recall", "length": 34, "samples": 100000},
+        {"name": model, "layers": 2, "width": 64}, loop={"batch": 64, "steps": 2000},
+    )  # fmt: skip
+
+
 RECIPES: dict[str, TrainingRecipe] = {
     "stdlib": _recipe(
         "stdlib", "a model of bytes on the source of Python's own library",
@@ -90,10 +99,11 @@ RECIPES: dict[str, TrainingRecipe] = {
         {"name": "copy", "length": 33, "samples": 50000}, {"name": "llama", "layers": 2},
         loop={"batch": 64},
     ),
-    "recall": _recipe(
-        "recall", "the value of a key that was shown among others",
-        {"name": "recall", "length": 34, "samples": 100000}, {"name": "llama", "layers": 2},
-        loop={"batch": 64, "steps": 3000},
+    "recall": _recall("recall", "softmax", "by softmax"),
+    "recall-quadratic": _recall("recall-quadratic", "quadratic", "by a quadratic kernel"),
+    "recall-elu": _recall("recall-elu", "elu", "by the kernel elu + 1"),
+    "recall-quadratic-decay": _recall(
+        "recall-quadratic-decay", "quadratic-decay", "by a quadratic kernel with learned decay"
     ),
     "mnist": _recipe(
         "mnist", "MNIST by a small vision transformer",
