@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from querykey.train import read_config
-from querykey.train.data.images import read_idx
+from querykey.train import ConfigError, read_config
+from querykey.train.data.images import Images, moved, read_idx
 from querykey.train.data.parallel import read_lines
 from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair
 from querykey.train.data.source import DataError
@@ -306,6 +306,33 @@ def test_mnist_is_read_from_its_folder(tmp_path):
     assert (len(loaded.train), len(loaded.valid)) == (7, 3)
     assert sample["label"] == labels[2]
     assert np.allclose(sample["image"][0] * 0.3081 + 0.1307, images[2] / 255, atol=1e-6)
+
+
+def test_pictures_to_train_on_are_moved_anew_in_every_epoch_and_others_are_not():
+    picture = np.arange(1, 21).reshape(4, 5)
+    for down, right in itertools.product(range(-2, 3), repeat=2):
+        shown = moved(picture, down, right)
+        for row, column in itertools.product(range(4), range(5)):
+            source = row - down, column - right
+            inside = 0 <= source[0] < 4 and 0 <= source[1] < 5
+            assert shown[row, column] == (picture[source] if inside else 0)
+    images = Images(picture[None], np.array([3]), 0.0, 1.0, shift=2, seed=1)
+    seen = {images.sample(0, epoch)["image"].tobytes() for epoch in range(300)}
+    assert len(seen) == 25
+    still = Images(picture[None], np.array([3]), 0.0, 1.0)
+    assert (still.sample(0, 7)["image"] == picture).all()
+
+
+def test_digits_are_moved_where_the_config_says_so(tmp_path):
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    plain, shifted = (data(tmp_path, "digits", "images", shift=shift) for shift in (0, 2))
+    pairs = [(a.train.sample(5, 1), b.train.sample(5, 1)) for a, b in ((plain, shifted),)]
+    assert not np.array_equal(*(sample["image"] for sample in pairs[0]))
+    assert np.array_equal(plain.valid.sample(5)["image"], shifted.valid.sample(5)["image"])
+    with pytest.raises(
+        ConfigError, match=r"data\.shift moves images, and the data `copy` are none"
+    ):
+        data(tmp_path, "copy", shift=1)
 
 
 def test_the_classes_of_vectors_lie_in_their_widest_directions(tmp_path):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from querykey.train import read_config
+from querykey.train.data.source import Data, Listed
+from querykey.train.order import SampleOrder
 from querykey.train.ranks import Ranks
 from querykey.train.recipes import RECIPES
 from querykey.train.run import make_trainer
@@ -17,8 +19,6 @@ SMALL = {
     "evaluate_every": 0,
 }  # fmt: skip
 LENGTHS = {"recall": 10, "copy": 9, "dates": 40, "inverted": 128, "entailed": 128}
-NEEDS = {"mnist": "numpy", "digits": "sklearn"}
-SGD = {"rate": 0.05}  # of the autoencoder, which is trained by it
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,16 @@ def test_every_recipe_learns_in_its_short_form(tmp_path, texts, name):
     if RECIPES[name].config["data"].get("tokenizer") == "bpe":
         pytest.importorskip("tokenizers", reason="BPE is trained by the package tokenizers")
     trainer = make_trainer(short(name, texts, tmp_path / "run"), Ranks())
+    train, valid = (Listed([s.sample(i) for i in range(min(8, len(s)))])
+                    for s in (trainer.data.train, trainer.data.valid))  # fmt: skip
+    trainer.data = Data(train, valid, trainer.data.facts)  # few enough to be learned by heart
+    trainer.order = SampleOrder(len(train))
     seen = trainer.batch_at(range(8))
     before = loss_of(trainer, seen)
     result = trainer.run()
     assert result.finished
     assert np.isfinite(result.evaluation["loss"])
-    assert loss_of(trainer, seen) < 0.97 * before
+    assert loss_of(trainer, seen) < 0.9 * before
 
 
 def loss_of(trainer, batch) -> float:

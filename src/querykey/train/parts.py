@@ -144,8 +144,12 @@ IMAGE = ("image", "vector", "label")  # an image is read as a vector too
 DATA: dict[str, DataKind] = {
     "stdlib": DataKind("the source of Python's own library", _text, TEXT),
     "text": DataKind("any text: a file, or a folder of files", _text, TEXT),
-    "mnist": DataKind("MNIST in its idx files", lambda c, folder, make: load_mnist(c.data), IMAGE),
-    "digits": DataKind("scikit-learn's digits", lambda c, folder, make: load_digits(), IMAGE),
+    "mnist": DataKind(
+        "MNIST in its idx files", lambda c, folder, make: load_mnist(c.data, c.loop.seed), IMAGE
+    ),
+    "digits": DataKind(
+        "scikit-learn's digits", lambda c, folder, make: load_digits(c.data, c.loop.seed), IMAGE
+    ),
     "vectors": DataKind(
         "document 004's vectors of 100 features",
         lambda c, folder, make: load_vectors(c.data, c.loop.seed),
@@ -203,6 +207,10 @@ def load_data(config: TrainConfig, folder: Path, tokenizer: Tokenizer | None = N
         raise ConfigError(
             f"data.documents tells the files of a text apart, and the data "
             f"`{config.data.name}` are none; leave it out"
+        )
+    if config.data.shift and "image" not in kind.has:
+        raise ConfigError(
+            f"data.shift moves images, and the data `{config.data.name}` are none; leave it out"
         )
     wanted = {*kind.special, *objective.special}
     special = tuple(name for name in SPECIAL if name in wanted)

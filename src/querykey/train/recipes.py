@@ -107,7 +107,8 @@ RECIPES: dict[str, TrainingRecipe] = {
     ),
     "mnist": _recipe(
         "mnist", "MNIST by a small vision transformer",
-        {"name": "mnist"}, {"name": "vit", "patch": 4, "width": 128, "dropout": 0.1}, "images",
+        {"name": "mnist", "shift": 2}, {"name": "vit", "patch": 4, "width": 128, "dropout": 0.1},
+        "images",
         optimizer={"warmup": 500}, loop={"batch": 128, "steps": 7000},
     ),
     "digits": _recipe(

@@ -21,23 +21,44 @@ MEAN, STD = 0.1307, 0.3081  # of MNIST's training images, from 0 to 1
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures of bytes (count, height, width), as numbers around 0, with their labels."""
+    """Pictures of bytes (count, height, width), as numbers around 0, with their labels.
+
+    With a `shift`, every epoch moves each of them by up to so many pixels; what comes in is 0.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
     mean: float
     std: float
+    shift: int = 0
+    seed: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def sample(self, index: int, epoch: int = 0) -> dict[str, Any]:
         """Return one image (1, height, width) and its label."""
-        image = (self.pixels[index].astype(np.float32) - self.mean) / self.std
+        pixels = self.pixels[index]
+        if self.shift:
+            generator = sample_generator(self.seed, "shift", epoch, index)
+            pixels = moved(pixels, *generator.integers(-self.shift, self.shift + 1, size=2))
+        image = (pixels.astype(np.float32) - self.mean) / self.std
         return {"image": image[None].astype(np.float32), "label": int(self.labels[index])}
 
 
-def load_mnist(config: DataConfig) -> Data:
+def moved(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
+    """Return a picture moved down and to the right, with 0 where nothing came from."""
+    height, width = pixels.shape
+    out = np.zeros_like(pixels)
+    rows, columns = (
+        (slice(max(by, 0), size + min(by, 0)), slice(max(-by, 0), size + min(-by, 0)))
+        for by, size in ((int(down), height), (int(right), width))
+    )
+    out[rows[0], columns[0]] = pixels[rows[1], columns[1]]
+    return out
+
+
+def load_mnist(config: DataConfig, seed: int = 0) -> Data:
     """Return MNIST from its four idx files, packed by gzip or not."""
     folder = find_folder(config.path, "mnist", "train-images-idx3-ubyte")
     splits = []
@@ -49,7 +70,8 @@ def load_mnist(config: DataConfig) -> Data:
                 f"`{folder}`: the {name} images are {pixels.shape} and their labels "
                 f"{labels.shape}, where (count, height, width) and (count,) are wanted"
             )
-        splits.append(Images(pixels, labels, 255 * MEAN, 255 * STD))
+        shift = config.shift if name == "train" else 0
+        splits.append(Images(pixels, labels, 255 * MEAN, 255 * STD, shift, seed))
     if splits[0].pixels.shape[1:] != splits[1].pixels.shape[1:]:
         raise DataError(f"`{folder}`: images to train and to test with have different sizes")
     height, width = splits[0].pixels.shape[1:]
@@ -59,7 +81,7 @@ def load_mnist(config: DataConfig) -> Data:
     return Data(splits[0], splits[1], facts)
 
 
-def load_digits() -> Data:
+def load_digits(config: DataConfig | None = None, seed: int = 0) -> Data:
     """Return scikit-learn's 1797 digits of 8 by 8; every tenth is kept for evaluation."""
     try:
         from sklearn.datasets import load_digits as digits
@@ -70,7 +92,8 @@ def load_digits() -> Data:
     bunch: Any = digits()
     held = np.arange(len(bunch.target)) % 10 == 9
     train, valid = (
-        Images(bunch.images[rows], bunch.target[rows], mean=4.9, std=6.0) for rows in (~held, held)
+        Images(bunch.images[rows], bunch.target[rows], 4.9, 6.0, shift, seed)
+        for rows, shift in ((~held, config.shift if config else 0), (held, 0))
     )
     return Data(train, valid, Facts(classes=10, image=(1, 8, 8), features=64))
 

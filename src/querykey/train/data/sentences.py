@@ -17,7 +17,7 @@ import numpy as np
 
 from querykey.train.config import DataConfig
 from querykey.train.data.source import Data, DataError, Drawn, Facts, drawn_apart
-from querykey.train.data.text import pieces, stdlib_files, text_files
+from querykey.train.data.text import phase, pieces, stdlib_files, text_files
 from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 from querykey.train.order import sample_generator
 
@@ -217,8 +217,7 @@ class Snippets:
         label, ids = self.files[number]
         first = (index - int(self.ends[number]) + len(ids) // self.room) * self.room
         if self.seed is not None:
-            phase = sample_generator(self.seed, "phase", epoch).integers(self.room)
-            first = min(first + int(phase), len(ids) - self.room)
+            first = min(first + phase(self.seed, epoch, self.room), len(ids) - self.room)
         tokens = np.concatenate([[self.begin], ids[first : first + self.room]])
         return {"tokens": tokens.astype(np.int64), "label": label}
 

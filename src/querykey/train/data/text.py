@@ -10,6 +10,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +41,19 @@ class Windows:
         """Return the tokens of one piece."""
         first = index * self.length
         if self.seed is not None and len(self.tokens) > 2 * self.length:
-            first += int(sample_generator(self.seed, "phase", epoch).integers(self.length))
+            first += phase(self.seed, epoch, self.length)
         sample = {"tokens": np.asarray(self.tokens[first : first + self.length + 1])}
         if self.starts is not None:
             places = np.arange(first, first + len(sample["tokens"]))
             number = np.searchsorted(self.starts, places, side="right")
             sample["documents"] = number - number[0]
         return sample
+
+
+@lru_cache(maxsize=8)
+def phase(seed: int, epoch: int, length: int) -> int:
+    """Return where the first piece of a text begins in an epoch, below `length`."""
+    return int(sample_generator(seed, "phase", epoch).integers(length))
 
 
 def load_text(config: DataConfig, folder: Path, seed: int, make_tokenizer: TokenizerMaker) -> Data:

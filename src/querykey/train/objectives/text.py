@@ -176,7 +176,8 @@ class WordsAndPairs:
             self.losses, (tensors["hidden"], tensors["labels"]), output, strict=True
         ):
             part = cross_entropy_sum(scores, labels)
-            sums |= {name: part["loss"], f"{name}_correct": part["correct"]}
+            sums[name] = part.pop("loss")
+            sums |= {f"{name}_{measure}": value for measure, value in part.items()}
         return sums
 
 
@@ -212,8 +213,10 @@ class Translation:
         source, target, labels = (batch.tensors[name] for name in ("source", "target", "labels"))
         scores = scores_of(model(source, target, batch.tensors.get("source_real")), labels.shape)
         sums = cross_entropy_sum(scores, labels)
-        right = (scores.argmax(-1) == labels) | (labels == IGNORED)
-        return sums | {"rows": right.all(-1).sum()}
+        if "correct" in sums:
+            right = (scores.argmax(-1) == labels) | (labels == IGNORED)
+            sums["rows"] = right.all(-1).sum()
+        return sums
 
 
 def _documents(examples: Sequence[Example]) -> dict[str, Tensor]:
