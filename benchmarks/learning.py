@@ -52,7 +52,9 @@ JOBS: dict[str, Job] = {
     "masked-words": Job("masked-words", jobs.masked),
     "snippets": Job("snippets", jobs.classes),
     "snippets-both": Job(
-        "snippets", jobs.classes, flags={"objective-name": "words-and-pairs", "steps": "5000"}
+        "snippets",
+        jobs.classes,
+        flags={"objective-name": "words-and-pairs", "steps": "8000", "dropout": "0.2"},
     ),
     "words-and-pairs": Job("words-and-pairs", jobs.classes, SEEDS),
     "words-and-pairs-shakespeare": Job(

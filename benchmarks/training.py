@@ -5,9 +5,9 @@
 `nano` is nanoGPT's published setting for a CPU, beside its model and loop written again; the first
 20 losses of every contender that can be given the same batches must be equal to 1e-4 (in bfloat16
 to 1e-2) before anything is timed. Then all take turns, and what counts is the median over rounds of
-the ratio of one's time to another's. The share of the peak is the matrix products of a step, with
-attention counted full, over the rate of one large matrix product in the same precision, measured
-in every round. transformers' Trainer needs the package accelerate (querykey[bench]).
+the ratio of one's time to another's. The share of the peak is the matrix products of a step (six
+times weights times tokens, and attention counted full: Chowdhery et al., 2022) over the rate of one
+large matrix product in the same precision, measured in every round. transformers' Trainer needs the package accelerate (querykey[bench]).
 """
 
 import argparse
@@ -30,7 +30,7 @@ from querykey.train.data.text import Windows
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Trainer
 from querykey.train.objectives.text import NextToken
-from querykey.train.progress import matrix_rate, step_flops
+from querykey.train.progress import matrix_rate
 from querykey.train.ranks import Ranks
 
 SIZES = {  # layers, heads, width, length, vocabulary, batch
@@ -39,6 +39,12 @@ SIZES = {  # layers, heads, width, length, vocabulary, batch
     "10M": (6, 6, 384, 256, 256, 4),
     "100M": (12, 12, 768, 1024, 20480, 32),
 }
+
+
+def step_work(layers, heads, width, length, vocabulary, batch):
+    """Return the FLOPs of the matrix products of a step, forward and backward."""
+    weights = 12 * layers * width**2 + vocabulary * width
+    return 6 * weights * length * batch + 12 * layers * width * length**2 * batch
 
 
 def our_trainer(model, tokens, chosen, compile):
@@ -174,7 +180,7 @@ def measured(chosen):
             result["no Trainer"] = str(error)
     dtype = torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
     device = torch.device(chosen.device)
-    flops, rows, peaks = step_flops(trainer), {name: [] for name in timers}, []
+    flops, rows, peaks = step_work(*chosen.shape), {name: [] for name in timers}, []
     for number in range(chosen.rounds):
         peaks.append(matrix_rate(device, dtype))
         names = list(timers)

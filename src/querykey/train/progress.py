@@ -5,8 +5,10 @@ The share compares the FLOPs of a step, as `qk cost` counts them, with one large
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -44,12 +46,14 @@ class ProgressLine:
         old = self.seconds or progress.seconds
         self.seconds = 0.9 * old + 0.1 * progress.seconds
         words = f"loss {progress.loss:.3f}  {number(progress.tokens / self.seconds)} tokens/s"
+        left = timedelta(seconds=round((self.steps - progress.step) * self.seconds))
         if self.flops:
             words += f"  {self.flops / self.seconds / self.peak:.0%} of peak"
         if self.terminal:
             self._draw(progress.step, words)
         elif time.perf_counter() - self.shown > PLAIN_EVERY:
-            print(f"step {progress.step}/{self.steps}  {words}", file=sys.stderr, flush=True)
+            words = f"step {progress.step}/{self.steps}  {words}  {left} left"
+            print(words, file=sys.stderr, flush=True)
             self.shown = time.perf_counter()
 
     def _draw(self, step: int, words: str) -> None:
@@ -90,11 +94,21 @@ def step_flops(trainer: Trainer) -> float:
         return 0.0
     batches = trainer.pieces(0)
     try:
-        tensors = batches[0].to(trainer.device, trainer.dtype).tensors
-        report = cost(_LossAlone(trainer.learner, trainer.objective.losses), tensors)
+        # The same on every device: nothing is computed, and no kernel of a device is asked.
+        tensors = batches[0].to(torch.device("meta"), trainer.dtype).tensors
+        report = cost(_LossAlone(_on_meta(trainer.learner), trainer.objective.losses), tensors)
         return len(batches) * float(report.flops.forward + report.flops.backward)
     except CostError:
         return 0.0
+
+
+def _on_meta(module: nn.Module) -> nn.Module:
+    """Return a copy of a module whose tensors have shapes and no values."""
+    shapes: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in module.parameters()
+    }
+    shapes |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
+    return copy.deepcopy(module, shapes)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
