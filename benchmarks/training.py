@@ -7,7 +7,9 @@
 to 1e-2) before anything is timed. Then all take turns, and what counts is the median over rounds of
 the ratio of one's time to another's. The share of the peak is the matrix products of a step (six
 times weights times tokens, and attention counted full: Chowdhery et al., 2022) over the rate of one
-large matrix product in the same precision, measured in every round. transformers' Trainer needs the package accelerate (querykey[bench]).
+large matrix product in the same precision, measured in every round. transformers' Trainer needs the
+package accelerate (querykey[bench]). On a crowded machine `--clock cpu` counts the seconds of this
+process in place of those of the clock; it wants one thread.
 """
 
 import argparse
@@ -30,7 +32,6 @@ from querykey.train.data.text import Windows
 from querykey.train.folder import RunFolder
 from querykey.train.loop import Trainer
 from querykey.train.objectives.text import NextToken
-from querykey.train.progress import matrix_rate
 from querykey.train.ranks import Ranks
 
 SIZES = {  # layers, heads, width, length, vocabulary, batch
@@ -82,7 +83,7 @@ def contenders(chosen):
     return trainer, found, tokens
 
 
-def first_losses(trainer, found, chosen, steps=20):
+def first_losses(trainer, found, chosen, steps):
     """Return the first losses of every contender on the same batches, or say which one is off."""
     losses = {name: [] for name in found}
     for number in range(steps):
@@ -109,11 +110,19 @@ def finish(chosen):
 def timed(step, steps, chosen):
     """Return the seconds of one step, the mean over some."""
     finish(chosen)
-    began = time.perf_counter()
+    began = chosen.now()
     for _ in range(steps):
         step()
     finish(chosen)
-    return (time.perf_counter() - began) / steps
+    return (chosen.now() - began) / steps
+
+
+def peak_of(chosen):
+    """Return the FLOPs per second of one large matrix product, the best of a few."""
+    size = 8192 if chosen.device == "cuda" else 1024
+    dtype = torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
+    factor = torch.randn(size, size, device=chosen.device, dtype=dtype)
+    return 2 * size**3 / min(timed(lambda: factor @ factor, 1, chosen) for _ in range(6))
 
 
 def their_trainer(chosen, tokens):
@@ -146,7 +155,7 @@ def their_trainer(chosen, tokens):
     class Clock(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **more):
             finish(chosen)
-            marks.append(time.perf_counter())
+            marks.append(chosen.now())
 
     marks = []
 
@@ -166,23 +175,22 @@ def their_trainer(chosen, tokens):
 def measured(chosen):
     trainer, found, tokens = contenders(chosen)
     began = time.perf_counter()
-    apart = first_losses(trainer, found, chosen)
+    apart = first_losses(trainer, found, chosen, chosen.check)
     print(f"losses agree to {max(apart.values()):.1e}; {time.perf_counter() - began:.0f} s")
     timers = {
         name: lambda step=step: timed(step, chosen.steps, chosen) for name, step in found.items()
     }
     result = {"size": chosen.size, "apart": apart, "precision": chosen.precision}
+    result |= {"clock": chosen.clock, "threads": torch.get_num_threads()}
     if not chosen.no_trainer:
         try:
             seconds = their_trainer(chosen, tokens)
             timers["transformers' Trainer, eager"] = lambda: seconds(chosen.steps)
         except ImportError as error:
             result["no Trainer"] = str(error)
-    dtype = torch.bfloat16 if chosen.precision == "bfloat16" else torch.float32
-    device = torch.device(chosen.device)
     flops, rows, peaks = step_work(*chosen.shape), {name: [] for name in timers}, []
     for number in range(chosen.rounds):
-        peaks.append(matrix_rate(device, dtype))
+        peaks.append(peak_of(chosen))
         names = list(timers)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             rows[name].append(timers[name]())
@@ -226,12 +234,15 @@ def main():
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10, help="of each contender in a round")
+    parser.add_argument("--check", type=int, default=20, help="steps whose losses are compared")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"))
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-trainer", action="store_true")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     chosen.shape = SIZES[chosen.size]
+    chosen.now = {"wall": time.perf_counter, "cpu": time.process_time}[chosen.clock]
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     result = measured(chosen)
