@@ -11,7 +11,8 @@ from torch import nn
 
 import querykey as qk
 from querykey import cli
-from querykey.laws.report import VERDICTS, Finding, Report
+from querykey.laws.finding import VERDICTS, Finding
+from querykey.laws.report import Report
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMAS = {

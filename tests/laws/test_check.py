@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from querykey.laws import LAWS, Law, Report, Subject, assert_lawful, check, lifted, randomised
-from querykey.laws.report import VERDICTS
+from querykey.laws.finding import VERDICTS
 from querykey.laws.trial import Outcome
 from querykey.targets import PRESETS
 
@@ -292,7 +292,7 @@ def test_the_report_says_what_it_found():
     report = check(stack(0, 1))
     assert isinstance(report, Report)
     text = str(report)
-    for words in ("3 laws broken", "causality.perturb is violated", "first module to blame: 2"):
+    for words in (" laws tried, 3 broken", "BROKEN causality.perturb", "first module to blame: 2"):
         assert words in text
     with pytest.raises(KeyError, match="no law `causality` was tried"):
         report.law("causality")

@@ -13,8 +13,10 @@ that must agree) or an Outcome that you measured yourself:
 from querykey.laws.catalogue.sweeps import everything, once
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.check import assert_lawful, check, laws_named
+from querykey.laws.finding import Finding
 from querykey.laws.law import Law, RefusalError, every_model, plain_settings
-from querykey.laws.report import Finding, Report, explained
+from querykey.laws.printed import explained
+from querykey.laws.report import Report
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.running.command import BadCallError, run_command

@@ -14,9 +14,10 @@ from torch import nn
 from querykey.errors import QuerykeyError
 from querykey.laws.catalogue.determinism import is_deterministic
 from querykey.laws.catalogue.table import LAWS
+from querykey.laws.finding import Finding
 from querykey.laws.judge import judge
 from querykey.laws.law import Law
-from querykey.laws.report import Finding, Report, versions
+from querykey.laws.report import Report, versions
 from querykey.laws.run import PLAIN
 from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject

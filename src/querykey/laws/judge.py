@@ -13,8 +13,8 @@ from querykey.laws.blaming.guilty_module import GuiltyModule, describe
 from querykey.laws.blaming.limitations import by_design, limitation
 from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.blaming.reproduction import reproduction
+from querykey.laws.finding import Finding
 from querykey.laws.law import Law, RefusalError
-from querykey.laws.report import Finding
 from querykey.laws.run import Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome, Trial, conduct

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from querykey.laws.blaming.guilty_module import ROOT
-from querykey.laws.report import Finding
+from querykey.laws.finding import Finding
 from querykey.laws.subject import Subject
 
 

@@ -46,7 +46,7 @@ def perturb(runner: Runner, setting: Setting) -> Iterator[Trial]:
             Run(runner.signature.with_other(inputs, other, where), setting),
             (keep, keep),
             (move, move),
-            "only the next token was replaced" if only_next else "only later tokens were replaced",
+            "only the token after it changed" if only_next else "only tokens after it changed",
         )
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from querykey.errors import QuerykeyError
 from querykey.laws.check import choose
-from querykey.laws.report import Finding, Report, SchemaError, check_schema, explained
+from querykey.laws.finding import Finding
+from querykey.laws.printed import WIDTH, Marks, breach, causes, explained, nothing_tried
+from querykey.laws.report import Report, SchemaError, check_schema
 from querykey.laws.running.store import endless, unwritable
 from querykey.laws.running.workers import stream
 from querykey.show import until_the_reader_leaves, write_file
@@ -148,6 +150,7 @@ def as_page(reports: list[Report]) -> str:
         ]  # fmt: skip
         sections.append(grid(("law", "verdict", "deviation", "module", "source", "note"), rows))
         sections += [code(explained(finding)) for finding in report.violations]
+        sections += [code(finding.repro) for finding in report.violations if finding.repro]
     return page("The laws of attention models", *sections)
 
 
@@ -165,18 +168,30 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
     from querykey.show import stdout
 
     console = stdout()
+    width = min(console.width, WIDTH)
     if len(reports) == 1 and not reports[0].built:
         return  # the exit says why, and there is no more to say
     if len(reports) == 1:
-        for part in reports[0].parts({law for target, law in known if target == reports[0].target}):
-            console.print(part, soft_wrap=True)
-        return
-    console.print(_overview(reports))
-    for report in reports:
-        for finding in report.violations:
-            text = explained(finding, (report.target, finding.law) in known)
-            console.print(report.target, style="bold", markup=False)
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        paragraphs = reports[0].paragraphs(_marks(reports[0], known), width)
+    else:
+        console.print(_overview(reports))
+        paragraphs = [line for report in reports for line in _breaches(report, known, width)]
+    for paragraph in paragraphs:
+        console.print(paragraph, soft_wrap=True)
+
+
+def _marks(report: Report, known: set[tuple[str, str]]) -> Marks:
+    """Return which laws of a report the baseline knows to be broken."""
+    return Marks(known={law for target, law in known if target == report.target})
+
+
+def _breaches(report: Report, known: set[tuple[str, str]], width: int) -> list[Any]:
+    """Return the name of a target that breaks laws, and every cause."""
+    from rich.text import Text
+
+    marks = _marks(report, known)
+    shown = [line for group in causes(report.violations) for line in breach(group, marks, width)]
+    return [Text(report.target, style="bold"), *shown] if shown else []
 
 
 def _overview(reports: list[Report]) -> Any:
@@ -189,7 +204,7 @@ def _overview(reports: list[Report]) -> Any:
 def _why(report: Report) -> str:
     """Return why a target could not be built, or run, wholly or in part."""
     failed = [f"{f.law}: {f.note}" for f in report.laws if f.verdict in ("error", "timeout")]
-    return report.note or report.untried or "; ".join(failed)
+    return report.note or nothing_tried(report.laws) or "; ".join(failed)
 
 
 class _Live:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from querykey.laws.check import as_subject, choose, run_check
-from querykey.laws.report import Finding, Report, versions
+from querykey.laws.finding import Finding
+from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Store, question
 from querykey.targets import TargetError, preload
 from querykey.words import last_line
