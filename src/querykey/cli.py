@@ -83,8 +83,16 @@ def targets(*names: str) -> int:
 def check(
     *targets: str,
     law: list[str] | None = None,
+    kind: str | None = None,
+    input: tuple[str, ...] = (),
+    seed: int = 0,
+    timeout: float = 120.0,
+    repro: Path | None = None,
+    traceback: bool = False,
     json: bool = False,
     html: Path | None = None,
+    junit: Path | None = None,
+    sarif: Path | None = None,
     baseline: Path | None = None,
     store: Path | None = None,
 ) -> int:
@@ -99,10 +107,28 @@ def check(
         As for `qk targets`; `hf:*` means every Hugging Face architecture with a text head.
     law
         Only this law, or those that begin so, as in `--law causality`; may be repeated.
+    kind
+        What the models are meant to be, where trying could mislead: decoder, encoder,
+        encoder-decoder or vision.
+    input
+        An argument of forward, where it cannot be found out: ids=tokens(batch,seq),
+        x=array(batch,seq,64), images(batch,3,32,32). Repeat it for every argument.
+    seed
+        Of random weights and inputs, and of what a factory draws.
+    timeout
+        Stop a target after so many seconds.
+    repro
+        Write a script into this folder for every breach, which shows it without querykey's checks.
+    traceback
+        Print the whole traceback of what a model raised.
     json
-        Print one JSON list instead of tables.
+        Print one JSON list instead of a report.
     html
         Also write one self-contained HTML page to this file.
+    junit
+        Also write the verdicts to this file as JUnit XML, which CI servers read.
+    sarif
+        Also write the breaches to this file as SARIF, which code hosts show at their lines.
     baseline
         What an earlier `--json` printed: a law that was broken then does not fail.
     store
@@ -110,9 +136,13 @@ def check(
     """
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
-    from querykey.laws import run_command
+    if not timeout > 0:
+        return _refuse(f"--timeout is a number of seconds above 0, not {timeout:g}")
+    from querykey.laws import Limits, Outputs, asked, run_command
 
-    return run_command(targets, law, json, html, baseline, store)
+    question = asked(law, kind, input, seed)
+    outputs = Outputs(json, html, junit, sarif, repro, traceback)
+    return run_command(targets, question, outputs, baseline, store, Limits(seconds=timeout))
 
 
 @app.command

@@ -5,8 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from querykey.errors import QuerykeyError, WrongTypeError
@@ -22,6 +26,38 @@ def last_line(error: BaseException, longest: int | None = None) -> str:
     """Return an exception as the last line of its traceback; at most `longest` letters of text."""
     text = " ".join(str(error).split())[:longest]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def raised(error: BaseException, longest: int | None = None) -> str:
+    """Return an exception in a line, with the last line of the user's own code that it left."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]
+    if not frames:
+        return last_line(error, longest)
+    last = frames[-1]
+    return f"{last_line(error, longest)} ({short_path(last.filename)}:{last.lineno}, {last.name})"
+
+
+def traceback_of(error: BaseException | None) -> str | None:
+    """Return the whole traceback of an exception as text, and None of no exception."""
+    return "".join(traceback.format_exception(error)) if error is not None else None
+
+
+def short_path(file: str) -> str:
+    """Return a file's path from its package on, or from the current folder."""
+    parts = Path(file).parts
+    if "site-packages" in parts:
+        return "/".join(parts[parts.index("site-packages") + 1 :])
+    try:
+        return str(Path(file).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return parts[-1] if parts else file
+
+
+def _is_own(file: str) -> bool:
+    """Return whether a file is the user's: not ours, not Python's, and not an installed one."""
+    others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
+    foreign = any(file.startswith(folder + os.sep) for folder in others)
+    return not (foreign or "site-packages" in file or file.startswith("<"))
 
 
 LARGEST = 2**62  # what sizes and positions may be, so that their sums are still 64-bit numbers

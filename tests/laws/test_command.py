@@ -11,8 +11,8 @@ from querykey.laws import Limits, check_all
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report
 from querykey.laws.running.command import _print as printed
-from querykey.laws.running.command import as_page, exit_code, expand
-from querykey.laws.running.store import question
+from querykey.laws.running.command import _Said, as_page, exit_code, expand
+from querykey.laws.running.store import Question
 from querykey.show import write_file
 
 MODELS = textwrap.dedent(
@@ -205,10 +205,10 @@ def test_an_edited_file_beside_the_target_is_another_question(tmp_path, monkeypa
     parts.write_text("def make(): pass")
     monkeypatch.syspath_prepend(tmp_path)
     for target in (f"{whole}:make", "whole_model:make"):
-        before = question(target, [], 0, "both")
-        assert question(target, [], 0, "both") == before
+        before = Question(()).of(target)
+        assert Question(()).of(target) == before
         parts.write_text(parts.read_text() + "  # edited")
-        assert question(target, [], 0, "both") != before
+        assert Question(()).of(target) != before
 
 
 def test_an_edited_file_below_the_target_is_another_question_unless_it_was_installed(tmp_path):
@@ -219,9 +219,9 @@ def test_an_edited_file_below_the_target_is_another_question_unless_it_was_insta
         file.write_text("def make(): pass")
         (tmp_path / "env").mkdir(exist_ok=True)
         (tmp_path / "env" / "pyvenv.cfg").touch()
-        before = question(f"{tmp_path}/model.py:make", [], 0, "both")
+        before = Question(()).of(f"{tmp_path}/model.py:make")
         file.write_text("def make(): return 1")
-        assert (question(f"{tmp_path}/model.py:make", [], 0, "both") != before) is counts
+        assert (Question(()).of(f"{tmp_path}/model.py:make") != before) is counts
 
 
 def test_a_store_that_cannot_be_one_is_refused_and_left_alone(models, capsys, tmp_path):
@@ -259,9 +259,9 @@ BREACH = Finding("purity", "violated", 0.5, 1e-7, note="not pure", repro="x = 1"
 )
 def test_a_known_breach_is_marked(capsys, monkeypatch, others):
     monkeypatch.setenv("COLUMNS", "60")
-    printed([Report("a", "decoder", [BREACH]), *others], {("a", "purity")})
+    printed([Report("a", "decoder", [BREACH]), *others], _Said({("a", "purity")}))
     assert "BROKEN purity (known)\n  not pure\n" in capsys.readouterr().out
-    printed([Report("a", "decoder", [BREACH]), *others], {("b", "purity")})
+    printed([Report("a", "decoder", [BREACH]), *others], _Said({("b", "purity")}))
     assert "(known)" not in capsys.readouterr().out
 
 
@@ -269,7 +269,7 @@ def test_why_a_target_was_not_built_is_told_in_full(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     reason = "a reason " * 30
     reports = [Report(name, "unknown", [], built=False, note=reason) for name in "ab"]
-    printed(reports, set())
+    printed(reports, _Said())
     assert capsys.readouterr().out.count(reason.strip()) == 2
 
 
@@ -277,7 +277,7 @@ def test_why_laws_could_not_be_tried_is_told_beside_other_targets(capsys, monkey
     monkeypatch.delenv("COLUMNS", raising=False)
     untried = Report("a", "unknown", [Finding(law, "error", note="no input") for law in "xy"])
     some = Report("b", "decoder", [Finding("x", "holds"), Finding("y", "error", note="no copy")])
-    printed([untried, some], set())
+    printed([untried, some], _Said())
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["a", "unknown", "error", "0.0", "no", "input"] in rows
     assert ["b", "decoder", "error", "0.0", "y:", "no", "copy"] in rows

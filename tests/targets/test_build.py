@@ -193,9 +193,10 @@ def test_why_the_likeliest_guess_did_not_run_is_told():
             return self.out(x)
 
     why = "ValueError: 64 tokens, no more and no fewer"
+    place = f"tests/targets/test_build.py:{Fixed.forward.__code__.co_firstlineno + 3}"
     assert find_inputs(Fixed()) == (
         (),
-        f"none of 3 guesses ran (the first: {why}); say what it takes",
+        f"none of 3 guesses ran (the first: {why} ({place}, forward)); say what it takes",
     )
 
 
@@ -244,10 +245,15 @@ def test_refusals_of_factories(file):
         def sized(width, depth=2): return None
     """)
     at = f"{path}"
-    assert refusal(f"{at}:make") == f"`{at}:make`: make() raised KeyError: 'no such layer'"
-    assert refusal(f"{at}:leave") == f"`{at}:leave`: leave() raised SystemExit: 4"
+    assert refusal(f"{at}:make") == (
+        f"`{at}:make`: make() raised KeyError: 'no such layer' (model.py:4, make)"
+    )
+    assert (
+        refusal(f"{at}:leave") == f"`{at}:leave`: leave() raised SystemExit: 4 (model.py:5, leave)"
+    )
     assert refusal(f"{at}:text") == (
-        f"`{at}:text`: text() returned a str; a factory returns a torch.nn.Module"
+        f"`{at}:text`: text() returned a str; a factory returns a torch.nn.Module, "
+        "or a querykey.Subject"
     )
     assert refusal(f"{at}:number") == (
         f"`{at}:number`: `number` is a int, not a callable that returns a torch.nn.Module"
@@ -262,7 +268,8 @@ def test_refusals_of_factories(file):
 def test_refusal_of_a_file_that_does_not_import(file):
     path = file("import torch\n1 / 0\n")
     assert refusal(f"{path}:make") == (
-        f"`{path}:make`: importing `{path}` raised ZeroDivisionError: division by zero"
+        f"`{path}:make`: importing `{path}` raised ZeroDivisionError: division by zero "
+        "(model.py:2, <module>)"
     )
 
 

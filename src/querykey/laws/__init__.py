@@ -19,7 +19,7 @@ from querykey.laws.printed import explained
 from querykey.laws.report import Report
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.running.command import BadCallError, run_command
+from querykey.laws.running.command import BadCallError, Outputs, asked, run_command
 from querykey.laws.running.demonstration import LEAK, leaky_model
 from querykey.laws.running.listing import in_full, markdown_table, terminal_table
 from querykey.laws.running.workers import Limits, check_all, stream
@@ -39,6 +39,7 @@ __all__ = [
     "Limits",
     "ModelFacts",
     "Outcome",
+    "Outputs",
     "RefusalError",
     "Report",
     "Run",
@@ -46,6 +47,7 @@ __all__ = [
     "Setting",
     "Subject",
     "Trial",
+    "asked",
     "assert_lawful",
     "cells",
     "check",

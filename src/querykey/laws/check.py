@@ -25,7 +25,7 @@ from querykey.laws.understanding.inputs import UnfitError
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
-from querykey.words import suggest
+from querykey.words import suggest, traceback_of
 
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
 
@@ -62,14 +62,11 @@ def run_check(
 ) -> Report:
     """Do what `check` does, and pass every finding to `tell` as it comes."""
     chosen = choose(laws)
-    if kind is not None and kind not in KINDS:
-        raise BadChoiceError(
-            f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(kind, KINDS)}"
-        )
+    choose_kind(kind)
     if weights not in ("random", "own", "both"):
         raise BadChoiceError(f"weights is random, own or both, not `{weights}`")
     began = time.perf_counter()
-    subject = as_subject(model, example, kind)
+    subject = as_subject(model, example, kind, seed)
     findings: list[Finding] = []
     report = Report(subject.name, "unknown", [], seed=seed, weights=weights, versions=versions())
     grad = torch.is_grad_enabled()
@@ -84,6 +81,7 @@ def run_check(
                 tell(finding)
     except UnfitError as error:
         findings = [Finding(law.name, error.verdict, note=str(error)) for law in chosen]
+        report = replace(report, traceback=traceback_of(error.__cause__))
     finally:
         torch.set_grad_enabled(grad)
         before.restore()
@@ -95,11 +93,15 @@ def _gpus() -> list[int]:
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
 
 
-def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None) -> Subject:
-    """Return a module, a target's name or a Subject as a Subject."""
+def as_subject(
+    model: nn.Module | Subject | str, example: Any, kind: str | None, seed: int = 0
+) -> Subject:
+    """Return a module, a target's name or a Subject as a Subject; the seed is for building it."""
     if isinstance(model, str):
-        target = build(model)
-        model = Subject(target.model, name=model)
+        target = build(model, seed)
+        made = target.made
+        made = made if isinstance(made, Subject) else Subject(target.model)
+        model = replace(made, name=model)
     if isinstance(model, nn.Module):
         model = uncompiled(model)
         model = Subject(model, name=type(model).__name__)
@@ -117,6 +119,14 @@ def as_subject(model: nn.Module | Subject | str, example: Any, kind: str | None)
     if kind is not None and model.causal is None:
         model = replace(model, causal=KINDS[kind])
     return model
+
+
+def choose_kind(kind: str | None) -> None:
+    """Raise a BadChoiceError where there is no such kind of model."""
+    if kind is not None and kind not in KINDS:
+        raise BadChoiceError(
+            f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(kind, KINDS)}"
+        )
 
 
 def choose(laws: Iterable[str | Law] | None) -> list[Law]:

@@ -27,6 +27,7 @@ class Finding:
     setting: dict[str, Any] = field(default_factory=dict)
     repro: str | None = None
     note: str = ""
+    traceback: str | None = None  # of what the model raised
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Finding:
@@ -50,6 +51,7 @@ class Finding:
             "setting": self.setting,
             "repro": self.repro,
             "note": note,
+            "traceback": self.traceback,
         }
 
 

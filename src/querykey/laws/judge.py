@@ -19,7 +19,7 @@ from querykey.laws.run import Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome, Trial, conduct
 from querykey.laws.understanding.facts import FLOORS
-from querykey.words import last_line
+from querykey.words import last_line, raised, traceback_of
 
 RESEEDED = (11, 23)  # seeds of other weights and inputs, to tell a breach from a tie
 CHOICES = {
@@ -60,7 +60,8 @@ def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
     except Exception as error:
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
             return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
-        return Finding(law.name, "error", note=f"{last_line(error)[:300]}")
+        note = raised(error, 300)
+        return Finding(law.name, "error", note=note, traceback=traceback_of(error))
 
 
 def _tally(runner: Runner, law: Law, weights: str) -> _Tally:

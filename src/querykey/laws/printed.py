@@ -41,7 +41,6 @@ class Marks:
 
     known: Collection[str] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)  # by law: the file that shows it
-    hint: str = ""  # how to get scripts, where there are none
 
 
 def printed(
@@ -63,8 +62,6 @@ def printed(
     if holding:
         shown.append(_paragraph(f"holds: {', '.join(holding)}", width, "green"))
     shown += untried(findings, width)
-    if broken and marks.hint:
-        shown.append(_paragraph(marks.hint, width, "dim"))
     return shown
 
 

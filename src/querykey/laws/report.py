@@ -36,6 +36,7 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
     note: str = ""  # why it was not built or did not finish
+    traceback: str | None = None  # of what was raised where it was not built or not understood
 
     @property
     def violations(self) -> list[Finding]:
@@ -69,6 +70,7 @@ class Report:
             "laws": [finding.as_json() for finding in self.laws],
             "about": self.about,
             "note": self.note,
+            "traceback": self.traceback,
         }
 
     @staticmethod

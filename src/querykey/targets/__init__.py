@@ -13,7 +13,7 @@ from querykey.targets.folders import save_pretrained
 from querykey.targets.generation import generates, greedy
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
-from querykey.targets.inputs import Input
+from querykey.targets.inputs import Input, stated_inputs
 from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
 from querykey.targets.outlines import outline, parse_fields
 from querykey.targets.target import PRESETS, Target, build
@@ -39,5 +39,6 @@ __all__ = [
     "preload",
     "quiet",
     "save_pretrained",
+    "stated_inputs",
     "uncompiled",
 ]

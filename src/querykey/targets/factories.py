@@ -5,42 +5,76 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from querykey.targets.errors import TargetError
 from querykey.targets.guessing import find_inputs
 from querykey.targets.inputs import Input
-from querykey.words import last_line, suggest
+from querykey.words import raised, suggest
 
 
 def build_python(
-    name: str, where: str, arguments: Mapping[str, Any] | None = None
-) -> tuple[nn.Module, tuple[Input, ...], str]:
-    """Return the model that the factory at `where` makes, its inputs, and a note.
+    name: str, where: str, seed: int = 0, arguments: Mapping[str, Any] | None = None
+) -> tuple[Any, tuple[Input, ...], str]:
+    """Return what the factory at `where` makes, the inputs of its model, and a note.
 
-    `name` is what the user wrote, for error messages. A model may stand in place of a factory.
+    `name` is what the user wrote, for error messages. A model may stand in place of a factory. The
+    random numbers that the factory draws follow from the seed, and those of the caller go on.
     """
     arguments = arguments or {}
     source, _, attribute = where.rpartition(":")
     with _neighbours(source) if source.endswith(".py") else nullcontext():
-        factory = _factory(name, source, attribute, frozenset(arguments))
         try:
-            model = factory(**arguments)
+            with seeded(seed):
+                made = _factory(name, source, attribute, frozenset(arguments))(**arguments)
+        except TargetError:
+            raise
         except (Exception, SystemExit) as error:
-            raise TargetError(f"`{name}`: {attribute}() raised {last_line(error)}") from error
-        if not isinstance(model, nn.Module):
-            kind = type(model).__name__
+            raise TargetError(f"`{name}`: {attribute}() raised {raised(error)}") from error
+        try:
+            model = module_of(made)
+        except ValueError as error:  # what a Subject holds is no module
+            raise TargetError(f"`{name}`: {error}") from error
+        if model is None:
+            kind = type(made).__name__
             raise TargetError(
-                f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module"
+                f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module, "
+                "or a querykey.Subject"
             )
         inputs, note = find_inputs(model)
-    return model, inputs, note
+    return made, inputs, note
+
+
+def module_of(made: Any) -> nn.Module | None:
+    """Return the module that a factory made, or that what it made says it is about."""
+    if not isinstance(made, nn.Module):
+        made = getattr(made, "model", None)
+    return made if isinstance(made, nn.Module) else None
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw the random numbers of torch, NumPy and Python from a seed inside this context."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed also notes, slowly, what devices that were never used must do.
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(numpy_before)
 
 
 def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:
@@ -50,7 +84,7 @@ def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> C
     except FileNotFoundError as error:
         raise TargetError(f"`{name}`: there is no file `{source}`") from error
     except (Exception, SystemExit) as error:
-        raise TargetError(f"`{name}`: importing `{source}` raised {last_line(error)}") from error
+        raise TargetError(f"`{name}`: importing `{source}` raised {raised(error)}") from error
     if not hasattr(module, attribute):
         callables = [
             n for n, value in vars(module).items() if callable(value) and not n.startswith("_")

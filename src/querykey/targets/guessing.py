@@ -14,7 +14,7 @@ from querykey.targets.huggingface import inputs_of
 from querykey.targets.inputs import Input
 from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
 from querykey.targets.trial import run_quietly, trial
-from querykey.words import last_line
+from querykey.words import raised
 
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
@@ -46,12 +46,12 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
         try:
             trial(model, inputs)
         except (Exception, SystemExit) as error:  # a model that raises or exits is still built
-            tried, reason = tried + 1, reason or last_line(error)  # the first guess is likeliest
+            tried, reason = tried + 1, reason or raised(error, 160)  # the first guess is likeliest
         else:
             return with_batch_found(inputs, lambda values: run_quietly(model, values)), ""
     if not tried:
         return (), "no layer of it tells what it takes; say it"
-    return (), f"none of {tried} guesses ran (the first: {reason[:160]}); say what it takes"
+    return (), f"none of {tried} guesses ran (the first: {reason}); say what it takes"
 
 
 def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:

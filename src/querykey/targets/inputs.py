@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from querykey.targets.errors import TargetError
+
+KINDS = {"tokens": "tokens", "array": "features", "images": "image", "mask": "mask"}
+LENGTHS = ("seq", "target_seq", "third_seq")  # the names of free lengths in an Input
+WORDS = 10  # token ids are below this where no embedding says how many there are
 
 
 @dataclass(frozen=True)
@@ -48,3 +56,46 @@ def examples(inputs: tuple[Input, ...], batch: int, length: int, seed: int) -> d
     generator = torch.Generator().manual_seed(seed)
     sizes = {"batch": batch, "seq": length, "target_seq": max(1, length - 2)}
     return {one.name: one.make(sizes, generator) for one in inputs if one.required}
+
+
+def stated_inputs(texts: Sequence[str], names: Sequence[str], words: int = 0) -> dict[str, Input]:
+    """Return the inputs that texts such as `ids=tokens(batch,seq)` state, by name.
+
+    An input without a name takes that of its place among `names`. The first axis that is called
+    batch is the batch, or else the first free axis; the other names are free lengths. Token ids are
+    below `words`.
+    """
+    free: list[str] = []  # the user's names of lengths, in order
+    inputs = {}
+    for place, text in enumerate(texts):
+        match = re.fullmatch(r"\s*(?:(\w+)\s*=\s*)?(\w+)\s*\(([^()]*)\)\s*", text)
+        if not match or match[2] not in KINDS:
+            raise TargetError(
+                f"`{text}` is no input; write NAME=KIND(AXIS, ...) with KIND one of "
+                f"{', '.join(KINDS)}, as in --input 'ids=tokens(batch,seq)'"
+            )
+        name = match[1] or (names[place] if place < len(names) else f"argument_{place}")
+        axes = [axis.strip() for axis in match[3].split(",") if axis.strip()]
+        kind = KINDS[match[2]]
+        high = (words or WORDS) if kind == "tokens" else 0
+        inputs[name] = Input(name, kind, tuple(_axes(axes, free, text)), 0, high)
+    return inputs
+
+
+def _axes(axes: list[str], free: list[str], text: str) -> list[str | int]:
+    """Return axes as an Input has them: sizes, `batch`, and the names of free lengths."""
+    named = [axis for axis in axes if not axis.isdecimal()]
+    batch = next((axis for axis in named if axis == "batch"), named[0] if named else "")
+    if not batch:
+        raise TargetError(f"`{text}` has no free axis; name the batch, as in tokens(batch,seq)")
+    found: list[str | int] = []
+    for axis in axes:
+        if axis.isdecimal():
+            found.append(int(axis))
+        elif axis == batch:
+            found.append("batch")
+        else:
+            if axis not in free:
+                free.append(axis)
+            found.append(LENGTHS[min(free.index(axis), 2)])
+    return found

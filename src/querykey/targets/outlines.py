@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from querykey.targets.errors import TargetError
-from querykey.targets.factories import build_python
+from querykey.targets.factories import build_python, module_of
 from querykey.targets.folders import OURS
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import (
@@ -59,7 +59,10 @@ def outline(name: str, fields: Fields | None = None) -> Target:
     elif name in PRESETS:
         kind, built = "preset", _of_preset(name, fields)
     elif ":" in name and not os.path.isdir(name):
-        kind, built = "python", build_python(name, name, fields)
+        made, inputs, note = build_python(name, name, arguments=fields)
+        model = module_of(made)
+        assert model is not None
+        kind, built = "python", (model, inputs, note)
     else:
         raise TargetError(
             f"`{name}`: no field of it can be set; a configuration, a factory's arguments and a "

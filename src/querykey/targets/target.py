@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from querykey.targets.errors import TargetError
-from querykey.targets.factories import build_python
+from querykey.targets.factories import build_python, module_of
 from querykey.targets.folders import build_folder
 from querykey.targets.huggingface import build_architecture
 from querykey.targets.inputs import Input, examples
@@ -59,6 +59,7 @@ class Target:
     inputs: tuple[Input, ...]
     note: str = ""  # why `inputs` is empty, or how the model was built
     built_in: float = field(default=0.0, compare=False)  # seconds
+    made: Any = None  # what a factory made, where that says more about its model
 
     def example(self, batch: int = 2, length: int = 7, seed: int = 0) -> dict[str, Any]:
         """Return a random value for every required input, the same for the same seed."""
@@ -75,27 +76,31 @@ class Target:
 def build(name: str, seed: int = 0) -> Target:
     """Return the target that `name` stands for, or raise a TargetError that says why not.
 
-    The random weights of an architecture of Hugging Face follow from the seed; other targets draw
-    theirs as their own code says.
+    Random weights follow from the seed.
     """
     began = time.perf_counter()
-    kind, model, inputs, note = _build(name.strip(), seed)
-    return Target(name.strip(), kind, model, inputs, note, time.perf_counter() - began)
+    kind, made, inputs, note = _build(name.strip(), seed)
+    model = module_of(made)
+    assert model is not None
+    return Target(
+        name.strip(), kind, model, inputs, note, time.perf_counter() - began,
+        None if made is model else made,
+    )  # fmt: skip
 
 
-def _build(name: str, seed: int) -> tuple[str, nn.Module, tuple[Input, ...], str]:
+def _build(name: str, seed: int) -> tuple[str, Any, tuple[Input, ...], str]:
     if not name:
         raise TargetError(f"a target cannot be empty; it is {WHAT}")
     if name.startswith("hf:"):
         return "hf", *build_architecture(name, seed)
     if name in PRESETS:
-        return "preset", *build_python(name, PRESETS[name])
+        return "preset", *build_python(name, PRESETS[name], seed)
     # A folder comes before `module:factory`, because a path may hold a colon too. Path.is_dir would
     # raise where a name is too long for a file.
     if os.path.isdir(name):
         return "folder", *build_folder(name)
     if ":" in name:
-        return "python", *build_python(name, name)
+        return "python", *build_python(name, name, seed)
     if name.endswith(".py"):
         raise TargetError(f"`{name}` names a file but no factory; write `{name}:FACTORY`")
     if "/" in name or name.startswith("."):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import nn
 
 from querykey.laws.blaming.recorder import ModuleCall
+from querykey.words import short_path
 
 ROOT = "(model)"
 
@@ -41,14 +41,3 @@ def source_of(module: nn.Module) -> str:
             continue
         return f"{kind.__name__}, {short_path(file or '')}:{line}"
     return kind.__name__
-
-
-def short_path(file: str) -> str:
-    """Return a file's path from its package on, or from the current folder."""
-    parts = Path(file).parts
-    if "site-packages" in parts:
-        return "/".join(parts[parts.index("site-packages") + 1 :])
-    try:
-        return str(Path(file).resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return parts[-1] if parts else file

@@ -5,61 +5,121 @@ from __future__ import annotations
 import fnmatch
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from querykey.errors import QuerykeyError
-from querykey.laws.check import choose
+from querykey.laws.check import choose, choose_kind
 from querykey.laws.finding import Finding
 from querykey.laws.printed import WIDTH, Marks, breach, causes, explained, nothing_tried
 from querykey.laws.report import Report, SchemaError, check_schema
-from querykey.laws.running.store import endless, unwritable
-from querykey.laws.running.workers import stream
+from querykey.laws.running.exports import as_junit, as_sarif
+from querykey.laws.running.scripts import Scripts, write_scripts
+from querykey.laws.running.store import Question, endless, unwritable
+from querykey.laws.running.workers import Limits, answers
 from querykey.show import until_the_reader_leaves, write_file
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
+HINT = "--repro DIR writes a script for every breach that shows it with plain torch"
 
 
 class BadCallError(QuerykeyError):
     """One sentence: what is wrong with the way `qk check` was called."""
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """What `qk check` prints, and the files that it writes beside."""
+
+    as_json: bool = False
+    html: Path | None = None
+    junit: Path | None = None
+    sarif: Path | None = None
+    scripts: Path | None = None  # a folder: a script for every breach
+    tracebacks: bool = False  # of what models raised, on standard error
+
+
+def asked(
+    laws: Iterable[str] | None, kind: str | None, inputs: Sequence[str], seed: int
+) -> Question:
+    """Return what is asked of every target, or raise an error that says what does not exist."""
+    choose_kind(kind)
+    names = tuple(law.name for law in choose(laws))
+    return Question(names, seed, kind=kind, inputs=tuple(inputs))
+
+
 def run_command(
     targets: Sequence[str],
-    laws: list[str] | None,
-    as_json: bool,
-    html: Path | None,
-    baseline: Path | None,
-    store: Path | None,
+    question: Question,
+    outputs: Outputs,
+    baseline: Path | None = None,
+    store: Path | None = None,
+    limits: Limits | None = None,
 ) -> int:
     """Check the targets, print and write what was found, and return the exit code."""
     known = read_baseline(baseline)
-    choose(laws)
-    reason = "" if html is None else unwritable(html)
-    if reason:
-        raise BadCallError(f"no page can be written to `{html}`: {reason}")
-    names = expand(targets)
-    reports = _checked(names, laws, store, quiet=as_json)
-    if html is not None:
-        write_file(html, as_page(reports))
+    for name in ("html", "junit", "sarif"):
+        file = getattr(outputs, name)
+        reason = "" if file is None else unwritable(file)
+        if reason:
+            raise BadCallError(f"nothing can be written to `{file}`: {reason}")
+    if outputs.scripts is not None and outputs.scripts.exists() and not outputs.scripts.is_dir():
+        raise BadCallError(f"no script can be written to `{outputs.scripts}`: it is no folder")
+    reports = _checked(expand(targets), question, store, limits, quiet=outputs.as_json)
+    scripts = _write(reports, known, outputs)
     code = exit_code(reports, known)
+    if outputs.tracebacks:
+        _print_tracebacks(reports)
     with until_the_reader_leaves():
-        if as_json:
+        if outputs.as_json:
             print(json.dumps([report.as_json() for report in reports], indent=1))
         else:
-            _print(reports, known)
+            _print(reports, _Said(known, scripts))
     return code
 
 
+@dataclass(frozen=True)
+class _Said:
+    """What is said of breaches beside the findings, by target and law."""
+
+    known: Collection[tuple[str, str]] = ()
+    scripts: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def of(self, target: str) -> Marks:
+        """Return what is said of one target's breaches."""
+        scripts = {law: file for (name, law), file in self.scripts.items() if name == target}
+        return Marks({law for name, law in self.known if name == target}, scripts)
+
+
+def _write(reports: list[Report], known: set[tuple[str, str]], outputs: Outputs) -> Scripts:
+    """Write the files that were asked for, and return the scripts by target and law."""
+    for file, text in (
+        (outputs.html, as_page),
+        (outputs.junit, lambda reports: as_junit(reports, known)),
+        (outputs.sarif, lambda reports: as_sarif(reports, known)),
+    ):
+        if file is not None:
+            write_file(file, text(reports))
+    return write_scripts(outputs.scripts, reports) if outputs.scripts else {}
+
+
+def _print_tracebacks(reports: Iterable[Report]) -> None:
+    """Print on standard error, once, every traceback of what was raised."""
+    texts = [t for r in reports for t in (r.traceback, *(f.traceback for f in r.laws)) if t]
+    for text in dict.fromkeys(texts):
+        print(text, file=sys.stderr)
+
+
 def _checked(
-    names: list[str], laws: list[str] | None, store: Path | None, quiet: bool
+    names: list[str], question: Question, store: Path | None, limits: Limits | None, quiet: bool
 ) -> list[Report]:
     """Return a report per name, and show the live table meanwhile."""
     finished = {}
     with _Live(names, quiet) as show:
-        for report in stream(names, laws, store=store, tell=show.tell):
+        for report in answers(names, question, limits=limits, store=store, tell=show.tell):
             finished[report.target] = report
             show.done(report)
     return [finished[name] for name in dict.fromkeys(names)]
@@ -163,7 +223,7 @@ def _broken(report: Report) -> str:
     return ", ".join([*names, *failed]) or "none"
 
 
-def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
+def _print(reports: list[Report], said: _Said) -> None:
     """Print one report in full, or an overview of several with every breach."""
     from querykey.show import stdout
 
@@ -172,24 +232,21 @@ def _print(reports: list[Report], known: set[tuple[str, str]]) -> None:
     if len(reports) == 1 and not reports[0].built:
         return  # the exit says why, and there is no more to say
     if len(reports) == 1:
-        paragraphs = reports[0].paragraphs(_marks(reports[0], known), width)
+        paragraphs = reports[0].paragraphs(said.of(reports[0].target), width)
     else:
         console.print(_overview(reports))
-        paragraphs = [line for report in reports for line in _breaches(report, known, width)]
+        paragraphs = [line for report in reports for line in _breaches(report, said, width)]
     for paragraph in paragraphs:
         console.print(paragraph, soft_wrap=True)
+    if not said.scripts and any(finding.repro for r in reports for finding in r.violations):
+        console.print(HINT, style="dim", soft_wrap=True)
 
 
-def _marks(report: Report, known: set[tuple[str, str]]) -> Marks:
-    """Return which laws of a report the baseline knows to be broken."""
-    return Marks(known={law for target, law in known if target == report.target})
-
-
-def _breaches(report: Report, known: set[tuple[str, str]], width: int) -> list[Any]:
+def _breaches(report: Report, said: _Said, width: int) -> list[Any]:
     """Return the name of a target that breaks laws, and every cause."""
     from rich.text import Text
 
-    marks = _marks(report, known)
+    marks = said.of(report.target)
     shown = [line for group in causes(report.violations) for line in breach(group, marks, width)]
     return [Text(report.target, style="bold"), *shown] if shown else []
 

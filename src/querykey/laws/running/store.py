@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from itertools import islice
 from pathlib import Path
@@ -85,16 +86,28 @@ def unwritable(file: Path) -> str:
     return ""
 
 
-def question(target: str, laws: Sequence[str], seed: int, weights: str) -> dict[str, Any]:
-    """Return all that a report depends on, as plain values."""
-    return {
-        "target": target,
-        "laws": list(laws),
-        "seed": seed,
-        "weights": weights,
-        "versions": installed(("querykey", "torch", "transformers")),
-        "content": _content(target),
-    }
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every target: which laws, and what its owner says of it."""
+
+    laws: tuple[str, ...]
+    seed: int = 0
+    weights: str = "both"
+    kind: str | None = None
+    inputs: tuple[str, ...] = ()  # as `ids=tokens(batch,seq)`
+
+    def of(self, target: str) -> dict[str, Any]:
+        """Return all that a report depends on, as plain values."""
+        said = {"kind": self.kind, "inputs": list(self.inputs)}
+        return {
+            "target": target,
+            "laws": list(self.laws),
+            "seed": self.seed,
+            "weights": self.weights,
+            "versions": installed(("querykey", "torch", "transformers")),
+            "content": _content(target),
+            **{name: value for name, value in said.items() if value},
+        }
 
 
 def _entries(file: Path, text: str) -> Iterable[dict[str, Any]]:

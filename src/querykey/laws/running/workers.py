@@ -6,6 +6,7 @@ target costs its own time alone.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import resource
@@ -16,14 +17,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from querykey.laws.check import as_subject, choose, run_check
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report, versions
-from querykey.laws.running.store import Store, question
-from querykey.targets import TargetError, preload
-from querykey.words import last_line
+from querykey.laws.running.store import Question, Store
+from querykey.laws.subject import Subject
+from querykey.targets import Input, TargetError, preload, stated_inputs
+from querykey.words import raised, traceback_of
 
-WEIGHTS = "both"
 SECONDS, MEBIBYTES = 120.0, 6144
 
 
@@ -81,13 +84,24 @@ def stream(
     workers: int | None = None,
     limits: Limits | None = None,
     store: str | Path | None = None,
-    tell: Callable[[str, Finding], None] = lambda target, finding: None,
 ) -> Iterator[Report]:
     """Yield reports as they are finished."""
+    chosen = tuple(law.name for law in choose(laws))
+    yield from answers(targets, Question(chosen, seed), workers, limits, store)
+
+
+def answers(
+    targets: Iterable[str],
+    question: Question,
+    workers: int | None = None,
+    limits: Limits | None = None,
+    store: str | Path | None = None,
+    tell: Callable[[str, Finding], None] = lambda target, finding: None,
+) -> Iterator[Report]:
+    """Yield a report per target as they are finished, and tell of every finding as it comes."""
     waiting = list(dict.fromkeys(targets))
-    chosen = [law.name for law in choose(laws)]
     kept = None if store is None else Store(store)
-    asked = {name: question(name, chosen, seed, WEIGHTS) for name in waiting if kept}
+    asked = {name: question.of(name) for name in waiting if kept}
     for name in list(asked):
         if kept and (report := kept.find(asked[name])):
             waiting.remove(name)
@@ -99,8 +113,8 @@ def stream(
     try:
         while waiting or active:
             while waiting and len(active) < count:
-                active.append(_start(context, waiting.pop(0), chosen, seed))
-            for report in _progress(active, limits or Limits(), seed, tell):
+                active.append(_start(context, waiting.pop(0), question))
+            for report in _progress(active, limits or Limits(), question.seed, tell):
                 if kept:
                     kept.keep(asked[report.target], report)
                 yield report
@@ -118,16 +132,16 @@ def _load(targets: list[str]) -> None:
         preload()
 
 
-def _start(context: Any, target: str, laws: list[str], seed: int) -> _Worker:
+def _start(context: Any, target: str, question: Question) -> _Worker:
     """Fork a worker for one target."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, target, laws, seed), daemon=True)
+    process = context.Process(target=_work, args=(theirs, target, question), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(target, process, ours, laws)
+    return _Worker(target, process, ours, list(question.laws))
 
 
-def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
+def _work(pipe: Connection, target: str, question: Question) -> None:
     """Run in the worker: send that it is built, every finding, then the report, or why not."""
     import sys
 
@@ -137,24 +151,35 @@ def _work(pipe: Connection, target: str, laws: list[str], seed: int) -> None:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
         try:
-            pipe.send(("report", _report(pipe, target, laws, seed).as_json()))
+            pipe.send(("report", _report(pipe, target, question).as_json()))
         except TargetError as error:
-            pipe.send(("ended", str(error)))
+            pipe.send(("ended", (str(error), traceback_of(error.__cause__))))
         except BaseException as error:  # SystemExit too: it may end its worker, and no more
-            pipe.send(("ended", f"`{target}`: {last_line(error)}"[:400]))
+            pipe.send(("ended", (f"`{target}`: {raised(error, 300)}", traceback_of(error))))
         pipe.close()
     os._exit(0)
 
 
-def _report(pipe: Connection, target: str, laws: list[str], seed: int) -> Report:
+def _report(pipe: Connection, target: str, question: Question) -> Report:
     """Build the target and check it; the parent hears how far it came."""
     began = time.monotonic()
-    subject = as_subject(target, None, None)
+    subject = as_subject(target, None, question.kind, question.seed)
+    if question.inputs:
+        subject = replace(subject, example=_stated(subject, question.inputs))
     pipe.send(("built", None))
     report = run_check(
-        subject, None, None, laws, WEIGHTS, seed, lambda f: pipe.send(("law", f.as_json()))
-    )
+        subject, None, None, question.laws, question.weights, question.seed,
+        lambda f: pipe.send(("law", f.as_json())),
+    )  # fmt: skip
     return replace(report, seconds=time.monotonic() - began)
+
+
+def _stated(subject: Subject, inputs: tuple[str, ...]) -> dict[str, Input]:
+    """Return the inputs that the user states, with ids below those of the first embedding."""
+    forward = subject.forward
+    function = forward.forward if isinstance(forward, nn.Module) else forward
+    words = [m.num_embeddings for m in subject.model.modules() if isinstance(m, nn.Embedding)]
+    return stated_inputs(inputs, list(inspect.signature(function).parameters), *words[:1])
 
 
 def _progress(
@@ -183,9 +208,10 @@ def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) 
     if kind == "report":
         return Report.from_json(content)
     if kind == "ended":
+        note, trace = content
         if not worker.built:
-            return _unbuilt(worker, seed, content)
-        return _unfinished(worker, seed, "error", content)
+            return replace(_unbuilt(worker, seed, note), traceback=trace)
+        return replace(_unfinished(worker, seed, "error", note), traceback=trace)
     if kind == "built":
         worker.built = True
     if kind == "law":
@@ -198,7 +224,9 @@ def _received(worker: _Worker, seed: int, tell: Callable[[str, Finding], None]) 
 def _overdrawn(worker: _Worker, limits: Limits, seed: int) -> Report | None:
     """Return a report where a worker has taken more time or memory than it may."""
     if time.monotonic() - worker.began > limits.seconds:
-        return _unfinished(worker, seed, "timeout", f"stopped after {limits.seconds:g} s")
+        return _unfinished(
+            worker, seed, "timeout", f"stopped after {limits.seconds:g} s; --timeout S allows more"
+        )
     used = worker.memory()
     if used > limits.mebibytes:
         return _unfinished(worker, seed, "error", f"stopped when it held {used} MiB of memory")

@@ -18,9 +18,10 @@ from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.laws.understanding.signature import LENGTHS, CallSignature, length_of
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.targets import Input, find_inputs
-from querykey.words import last_line
+from querykey.words import raised
 
 DATA = ("tokens", "features", "image", "signal")
+SAYING = "with --input NAME=KIND(AXIS, ...), or an example in Python"
 ECHOES = re.compile(r"^(targets?|labels?|y)$")
 
 
@@ -41,25 +42,25 @@ def find_signature(subject: Subject, seed: int) -> tuple[ModelCopies, CallSignat
 
     An UnfitError says why a model cannot be run.
     """
-    reasons: list[str] = []
+    last = UnfitError("it was not run")
     for wide in (True, False):
         copies = ModelCopies(subject, CopyRecipe(seed, wide))
         try:
             return copies, _signature(copies)
         except UnfitError as error:
-            reasons.append(str(error))
-    raise UnfitError(reasons[-1])
+            last = error
+    raise last
 
 
 def _signature(copies: ModelCopies) -> CallSignature:
     """Return what the model takes and gives, by the first grouping of lengths that runs."""
     inputs = _inputs(copies)
-    reason = "it was not run"
+    reason, cause = "it was not run", None
     for grouped in _groupings(inputs):
         try:
             signature = _located(copies, grouped)
         except Exception as error:
-            reason = f"forward raised {last_line(error)[:200]}"
+            reason, cause = f"forward raised {raised(error, 200)}", error
             continue
         if signature is not None:
             return signature
@@ -67,7 +68,7 @@ def _signature(copies: ModelCopies) -> CallSignature:
             "its output holds no floating tensor with a batch axis; check a model that returns "
             "scores or hidden states, and not only a loss"
         )
-    raise UnfitError(reason)
+    raise UnfitError(reason) from cause
 
 
 def _inputs(copies: ModelCopies) -> tuple[Input, ...]:
@@ -82,9 +83,9 @@ def _inputs(copies: ModelCopies) -> tuple[Input, ...]:
     try:
         inputs, why = _found(copies.model)
     except Exception as error:
-        raise UnfitError(f"it cannot be copied and run: {last_line(error)[:200]}") from error
+        raise UnfitError(f"it cannot be copied and run: {raised(error, 200)}") from error
     if not inputs:
-        raise UnfitError(f"no input can be made up: {why}")
+        raise UnfitError(f"no input can be made up: {why} {SAYING}")
     return tuple(entry for entry in inputs if entry.required)
 
 
@@ -103,7 +104,7 @@ def _of_function(copies: ModelCopies) -> Iterator[Input]:
     inputs, why = _found(copies.model)
     names = [n for n, p in copies.parameters.items() if p.default is p.empty]
     if not inputs:
-        raise UnfitError(f"no input can be made up: {why}; give an example")
+        raise UnfitError(f"no input can be made up: {why} {SAYING}")
     for index, name in enumerate(names):
         yield replace(inputs[min(index, len(inputs) - 1)], name=name)
 
@@ -119,6 +120,9 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
     words = [m.num_embeddings for m in copies.model.modules() if isinstance(m, nn.Embedding)]
     lengths: dict[int, str] = {}
     for name, value in example.items():
+        if isinstance(value, Input):
+            yield value
+            continue
         if not isinstance(value, torch.Tensor):
             if any(True for _ in tensors(value)):
                 raise UnfitError(
