@@ -162,7 +162,7 @@ def _explained(
     if trial is not None and law.name != "determinism" and _is_tie(runner, law, worst, setting):
         note = "gone with other weights and tokens: two values tied, and rounding chose"
         return replace(finding, verdict="tie", note=note)
-    return replace(finding, repro=reproduction(runner, law.name, trial))
+    return replace(finding, repro=reproduction(runner, finding, worst))
 
 
 def _guilty(runner: Runner, outcome: Outcome) -> GuiltyModule | None:

@@ -1,107 +1,43 @@
-"""Five lines of code with which a user sees a breach without the rest of querykey's laws."""
+"""The script that shows a breach with plain torch: the plainest one that does, as was tried."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from querykey.laws.run import Run, Setting
+from querykey.laws.blaming.script import Preparation, shows, whole_script
+from querykey.laws.blaming.templates import bodies
+from querykey.laws.finding import Finding
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Cells, Trial, conduct
-from querykey.targets import PRESETS
+from querykey.laws.trial import Outcome
+from querykey.laws.understanding.float64 import duplicate
 
 
-def reproduction(runner: Runner, law: str, trial: Trial | None) -> str:
-    """Return source code that shows the breach; `model` is the user's where no target is named."""
-    if trial is None or not _plain(runner, trial):
-        return _by_law(runner, law)
-    outcome = conduct(runner, trial)
-    if not outcome.deviation > runner.facts.threshold:
-        return _by_law(runner, law)  # only a derivative shows it
-    row = outcome.evidence.where["sample"]
-    width = trial.second.setting.weights
-    how = "randomised" if width == "random" else "duplicate"
-    lines = [
-        "import torch, querykey as qk",
-        f"model = qk.laws.{how}({_model(runner)}){_mode(trial.setting)}",
-        f"a, b = {_inputs(runner, trial.first)}, {_inputs(runner, trial.second)}",
-        f"with torch.no_grad(), qk.laws.lifted(): x, y = "
-        f"({_call(runner, trial)} for given in (a, b))",
-        f"print((x{_index(trial.keep, 0, row)} - y{_index(trial.keep, 1, row)}).abs().max())"
-        "  # 0 if lawful",
-    ]
-    return "\n".join(lines)
+def reproduction(runner: Runner, finding: Finding, outcome: Outcome) -> str | None:
+    """Return a script that was seen to show the breach; None where none does."""
+    title = f"{finding.law} is broken by {runner.subject.name}: {finding.note}."
+    tried = bodies(runner, outcome, finding)
+    while True:
+        try:
+            body = next(tried)
+        except StopIteration:
+            return None
+        except Exception:  # what cannot be traced or written down
+            return None
+        for preparation in _preparations(runner, outcome):
+            text = whole_script(title, runner.subject, preparation, body)
+            if shows(runner.subject, lambda: duplicate(runner.copies.model, wide=False), text):
+                return text
 
 
-def _plain(runner: Runner, trial: Trial) -> bool:
-    """Return whether both runs are single calls on ids that can be written down."""
-    setting = trial.setting
-    written = all(entry.kind in ("tokens", "mask", "start") for entry in runner.signature.inputs)
-    single = trial.first.chunks is None and trial.second.chunks is None
-    special = setting.conditions.bare or setting.conditions.dropout
-    usual = not (setting.embeds or setting.attention or special)
-    slot = trial.first.slot or runner.signature.slot
-    batch_first = slot.flat or slot.batch == 0
-    direct = runner.subject.forward is runner.copies.model
-    return written and single and usual and batch_first and direct and runner.facts.rounding.wide
-
-
-def _by_law(runner: Runner, law: str) -> str:
-    """Return a check of this law alone, for calls that cannot be written down."""
-    return "\n".join(
-        [
-            "import querykey as qk",
-            f"report = qk.check({_target(runner) or 'model'}, laws=[{law!r}], "
-            f"seed={runner.copies.recipe.seed})",
-            "print(report)",
-        ]
-    )
-
-
-def _target(runner: Runner) -> str:
-    name = runner.subject.name
-    return repr(name) if ":" in name or name in PRESETS or Path(name).is_dir() else ""
-
-
-def _model(runner: Runner) -> str:
-    target = _target(runner)
-    return f"qk.targets.build({target}).model" if target else "model"
-
-
-def _mode(setting: Setting) -> str:
-    return ".train()" if setting.train else ""
-
-
-def _inputs(runner: Runner, run: Run) -> str:
-    """Return the source code of a run's inputs."""
-    words = []
-    for name, value in runner.complete(run).items():
-        if isinstance(value, torch.Tensor):
-            words.append(f"{name}=torch.tensor({value.tolist()})")
-        else:
-            words.append(f"{name}={value!r}")
-    return f"dict({', '.join(words)})"
-
-
-def _call(runner: Runner, trial: Trial) -> str:
-    """Return the source code that calls the model and takes its answer."""
-    slot = trial.first.slot or runner.signature.slot
-    path = "".join(f"[{part!r}]" for part in slot.path)
-    name = runner.signature.main.name
-    shape = f".unflatten(0, (len(given[{name!r}]), -1))" if slot.flat else ""
-    move = f".movedim({slot.seq}, 1)" if slot.seq not in (None, 1) else ""
-    return f"model(**given){path}{shape}{move}"
-
-
-def _index(keep: tuple[Cells, Cells], side: int, row: int) -> str:
-    """Return the index of the row that deviates most, on one side of the comparison."""
-    picked = [n for n, r in enumerate(keep[0].rows) if r == row]
-    row = keep[side].rows[picked[0]]
-    columns = keep[side].columns
-    if columns is None:
-        return f"[{row}]"
-    chosen: list[Any] = [columns[n] for n in picked]
-    whole = chosen == list(range(chosen[0], chosen[-1] + 1))
-    return f"[{row}, {chosen[0]}:{chosen[-1] + 1}]" if whole else f"[{row}, {chosen}]"
+def _preparations(runner: Runner, outcome: Outcome) -> Iterator[Preparation]:
+    """Yield ways to prepare the model: as it is, with weights drawn anew, and in float64."""
+    setting = outcome.setting
+    plain = Preparation(train=setting.train, seed=runner.copies.recipe.seed)
+    ways = [plain, replace(plain, random=True)]
+    ways += [replace(way, dtype=torch.float64) for way in ways]
+    yield from ways
+    if setting.train:
+        yield from (replace(way, rates=True) for way in ways)
