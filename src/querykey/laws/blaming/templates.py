@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
-from querykey.laws.blaming.literals import CodeWriter, UnwritableError
-from querykey.laws.blaming.tracing import TracedRun, parts_of, trace_run, tracing
+from querykey.laws.blaming.coding import answer_code, place_code, quoted, run_code
+from querykey.laws.blaming.gradient_templates import (
+    Bodies,
+    of_accumulation,
+    of_derivative,
+    of_reaches,
+)
+from querykey.laws.blaming.literals import CodeWriter
+from querykey.laws.blaming.tracing import TracedRun, trace_run, tracing
 from querykey.laws.catalogue import padding
 from querykey.laws.finding import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Cells, Outcome
-from querykey.laws.understanding.outputs import answers, follow
+from querykey.laws.trial import Outcome
 
-Bodies = Iterator[str]
 COMPARE = """
 same = (x == y) | (x.isnan() & y.isnan()) if x.shape == y.shape else None
 size = float(x[x.isfinite()].double().pow(2).mean().sqrt()) or 1.0
@@ -37,171 +41,12 @@ def of_trial(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     writer = CodeWriter()
     first, second = (trace_run(runner, run) for run in (trial.first, trial.second))
     again = trial.second.setting.conditions.again
-    code = _run(runner, writer, first, "first", fresh=True)
-    code += _run(runner, writer, second, "second", fresh=not again)
-    x = _answer(runner, writer, first, trial.first, trial.keep[0])
-    y = _answer(runner, writer, second, trial.second, trial.keep[1])
-    words = f'WORDS = "the answers that must be equal differ, when {_quoted(trial.what)}"'
+    code = run_code(runner, writer, first, "first", fresh=True)
+    code += run_code(runner, writer, second, "second", fresh=not again)
+    x = answer_code(runner, writer, first, trial.first, trial.keep[0])
+    y = answer_code(runner, writer, second, trial.second, trial.keep[1])
+    words = f'WORDS = "the answers that must be equal differ, when {quoted(trial.what)}"'
     yield f"{writer.definitions()}\n\n{code}\nx = {x}\ny = {y}\n\n{words}{COMPARE}"
-
-
-def _run(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str, fresh: bool) -> str:
-    """Return the code of one run: a model, its mode, and its calls."""
-    setting = traced.run.setting
-    lines = ["model = build()"] if fresh else ["torch.manual_seed(1)  # other random numbers"]
-    wanted = setting.attention
-    own = any(wanted in getattr(m, "backends", ()) for m in runner.copies.model.modules())
-    if wanted and own:
-        lines.append("for module in model.modules():")
-        lines.append(f'    if {wanted!r} in getattr(module, "backends", ()):')
-        lines.append(f"        module.backend = {wanted!r}")
-    math = wanted == "math" and not own
-    if math:
-        lines.append("torch.backends.mha.set_fastpath_enabled(False)")
-        kernel = "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
-        lines.append(f"with torch.no_grad(), {kernel}:")
-    else:
-        lines.append("with torch.no_grad():")
-    lines.append(writer.calls(traced.calls, name, "    ")[0])
-    if math:
-        lines.append("torch.backends.mha.set_fastpath_enabled(True)")
-        lines.insert(0, "import torch.nn.attention")
-    return "\n".join(lines) + "\n"
-
-
-def _answer(
-    runner: Runner, writer: CodeWriter, traced: TracedRun, run: Run, keep: Cells | None
-) -> str:
-    """Return the code of the answer of a run: where it is in the outputs, and its cells."""
-    parts = [_place(runner, writer, output, run) for output in traced.taken]
-    if run.chunks is None:
-        parts = parts[-1:]
-    code = parts[0] if len(parts) == 1 else f"torch.cat([{', '.join(parts)}], 1)"
-    return code if keep is None else _cells(code, keep, traced.answer)
-
-
-def _place(runner: Runner, writer: CodeWriter, output: Any, run: Run) -> str:
-    """Return the code of the answer in one output, as (batch, positions, ...)."""
-    slot = run.slot or runner.signature.slot
-    tensor = follow(output, slot.path)
-    if not isinstance(tensor, torch.Tensor):
-        tensor = next(part for _, part in answers(tensor))
-    code = _found(writer, tensor)
-    if slot.flat:
-        return f"{code}.unflatten(0, ({runner.signature.batch_of(run.inputs)}, -1))"
-    axes = [axis for axis in (slot.batch, slot.seq) if axis is not None]
-    if axes != list(range(len(axes))):
-        code += f".movedim({tuple(axes)}, {tuple(range(len(axes)))})"
-    return code if slot.batch is not None else f"{code}.unsqueeze(0)"
-
-
-def _found(writer: CodeWriter, tensor: torch.Tensor) -> str:
-    """Return the code by which a result of a call is read."""
-    for holder, held in reversed(writer.objects):
-        for part, path in parts_of(held):
-            if part is tensor:
-                return f"{holder}{path}"
-    raise UnwritableError("the answer is no part of what a call returned")
-
-
-def _cells(code: str, keep: Cells, answer: torch.Tensor) -> str:
-    """Return the code that takes these cells of an answer."""
-    if keep.columns is None:
-        rows = list(keep.rows)
-        return code if rows == list(range(len(answer))) else f"{code}[{rows}]"
-    batch, length = answer.shape[:2]
-    if len(keep) == batch * length and _in_order(keep, length):
-        return f"{code}.flatten(0, 1)"
-    pieces: list[tuple[int, list[int]]] = []
-    for row, column in zip(keep.rows, keep.columns, strict=True):
-        if not pieces or pieces[-1][0] != row:
-            pieces.append((row, []))
-        pieces[-1][1].append(column)
-    picked = [f"answer[{row}, {_range(columns)}]" for row, columns in pieces]
-    joined = picked[0] if len(picked) == 1 else f"torch.cat([{', '.join(picked)}])"
-    return f"(lambda answer: {joined})({code})"
-
-
-def _in_order(keep: Cells, length: int) -> bool:
-    cells = list(zip(keep.rows, keep.columns or (), strict=True))
-    return cells == [divmod(place, length) for place in range(len(cells))]
-
-
-def _range(columns: Sequence[int]) -> str:
-    whole = list(columns) == list(range(columns[0], columns[-1] + 1))
-    return f"{columns[0]}:{columns[-1] + 1}" if whole else str(list(columns))
-
-
-def of_derivative(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
-    """Yield the body that differentiates answers by what embeddings make of other tokens."""
-    trial = outcome.evidence.trial
-    if trial is None or trial.move is None or runner.subject.forward is not runner.copies.model:
-        return
-    run, writer = trial.first, CodeWriter()
-    main = runner.signature.main
-    traced = trace_run(runner, run)
-    calls, _ = writer.calls(traced.calls, "first")
-    answer = _answer(runner, writer, traced, run, trial.keep[0])
-    turned = "" if main.axes[0] == "batch" else ".movedim(0, 1)"
-    if main.kind == "tokens":
-        paths = list(dict.fromkeys(_embeddings(runner, run)))
-        if not paths:
-            return
-        code = (
-            "leaves = []\n\n\n"
-            "def keep(module, args, output):\n"
-            "    leaves.append(output.detach().requires_grad_())\n"
-            "    return leaves[-1].clone()\n\n\n"
-            "model = build()\n"
-            f"for path in {paths!r}:\n"
-            "    model.get_submodule(path).register_forward_hook(keep)\n"
-        )
-    else:
-        name = writer.tensor(run.inputs[main.name], main.name)
-        code = f"model = build()\nleaves = [{name}.requires_grad_()]\n"
-    batch, length = runner.signature.batch_of(run.inputs), runner.signature.length_of(run.inputs)
-    shape = torch.empty(batch, length)
-    wrong = _cells(f"leaf.grad{turned}", trial.move[0], shape)
-    right = _cells(f"leaf.grad{turned}", trial.keep[0], shape)
-    code += f"{calls}\nasked = {answer}\n"
-    code += (
-        "weights = torch.randn(asked.shape, generator=torch.Generator().manual_seed(7), "
-        "dtype=torch.float64)\n(asked * weights.to(DTYPE)).sum().backward()\n"
-        "leaves = [leaf for leaf in leaves if leaf.grad is not None]\n"
-        f"wrong = [{wrong} for leaf in leaves]\nright = [{right} for leaf in leaves]\n"
-        "size = max(float(part.pow(2).mean().sqrt()) for part in right) or 1.0\n"
-        "difference = max(float(part.abs().max()) for part in wrong) / size\n"
-        'print(f"answers have a derivative with respect to tokens that they must not depend on: "\n'
-        '      f"{difference:.3g}, where rounding stays below {LIMIT}")\n'
-        "sys.exit(int(not difference <= LIMIT))\n"
-    )
-    yield f"{writer.definitions()}\n\n{code}"
-
-
-def _embeddings(runner: Runner, run: Run) -> Iterator[str]:
-    """Yield the paths of the embeddings that are called with the ids of the main input."""
-    model, ids = runner.copies.of(run.setting), run.inputs[runner.signature.main.name]
-    found: list[str] = []
-
-    def hook(path: str) -> Callable[..., None]:
-        def note(module: nn.Module, args: tuple, output: torch.Tensor) -> None:
-            if args and args[0].shape == ids.shape and torch.equal(args[0].cpu(), ids):
-                found.append(path)
-
-        return note
-
-    handles = [
-        module.register_forward_hook(hook(path))
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-    ]
-    try:
-        with torch.no_grad():
-            runner.answer(run)
-    finally:
-        for handle in handles:
-            handle.remove()
-    yield from found
 
 
 def padded_runs(runner: Runner, setting: Setting) -> Iterator[tuple[Run, list[int], str]]:
@@ -231,7 +76,7 @@ def of_masked_row(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     for run, rows, when in padded_runs(runner, outcome.setting):
         writer, traced = CodeWriter(), trace_run(runner, run)
         calls, _ = writer.calls(traced.calls, "first")
-        answer = _answer(runner, writer, traced, run, None)
+        answer = answer_code(runner, writer, traced, run, None)
         kept = "answer" if runner.signature.sequential else f"answer[{rows}]"
         yield (
             f"{writer.definitions()}\n\nmodel = build()\n{calls}\nanswer = {answer}\n"
@@ -270,84 +115,6 @@ def of_purity(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
         )
 
 
-def of_reaches(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
-    """Yield the body that looks for parameters, or their rows, without a gradient."""
-    names = [name for name, _ in runner.copies.model.named_parameters()]
-    words = re.findall(r"[\w.]+", finding.note)
-    name = next((word.strip(".") for word in words if word.strip(".") in names), None)
-    if name is None:
-        return
-    part = re.search(r"of the \d+ (rows|columns) of", finding.note)
-    lines = {"rows": "(gradient == 0).all(1)", "columns": "(gradient == 0).all(0)"}
-    zero = lines[part[1]] if part else "(gradient == 0).all().reshape(1)"
-    least = 2 if part else 1
-    writer = CodeWriter()
-    code = ["model = build()", "total = 0"]
-    for place, seed in enumerate((0, 1)):
-        run = Run(runner.inputs(outcome.setting, seed), outcome.setting)
-        traced = trace_run(runner, run)
-        code.append(writer.calls(traced.calls, f"output_{place}")[0])
-        code.append(f"total = total + summed(output_{place})")
-    yield (
-        "def summed(output):\n"
-        '    """Return one number of all that a model returned, with random weights."""\n'
-        "    if isinstance(output, torch.Tensor):\n"
-        "        if not output.is_floating_point():\n            return 0\n"
-        "        generator = torch.Generator().manual_seed(7)\n"
-        "        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)\n"
-        "        return (output * weights).sum()\n"
-        '    parts = output.values() if hasattr(output, "values") else output\n'
-        "    parts = parts if hasattr(parts, '__iter__') else ()\n"
-        "    return sum(summed(part) for part in parts if part is not None)\n\n\n"
-        f"{writer.definitions()}\n\n" + "\n".join(code) + "\n"
-        "if getattr(total, 'requires_grad', False):\n    total.backward()\n"
-        f"parameter = model.get_parameter({name!r})\n"
-        "gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)\n"
-        f"dead = {zero}\n"
-        f'print(f"{{int(dead.sum())}} of {{len(dead)}} {part[1] if part else "parameters"} of '
-        f'{name} get no gradient")\n'
-        f"sys.exit(int(int(dead.sum()) >= {least}))\n"
-    )
-
-
-def of_accumulation(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
-    """Yield the body that compares the gradient of a batch with the sum over its rows."""
-    setting, writer = outcome.setting, CodeWriter()
-    inputs = runner.inputs(setting)
-    runs = [Run(inputs, setting)]
-    runs += [
-        Run(runner.signature.take_rows(inputs, [row]), setting) for row in range(setting.batch)
-    ]
-    code = ["model = build()"]
-    for place, run in enumerate(runs):
-        traced = trace_run(runner, run)
-        code.append(writer.calls(traced.calls, f"output_{place}")[0])
-        answer = _answer(runner, writer, traced, run, None)
-        if place == 0:
-            code.append(f"answer = {answer}")
-            code.append("generator = torch.Generator().manual_seed(7)")
-            code.append("weights = torch.randn(answer.shape, generator=generator, dtype=DTYPE)")
-            code.append("(answer * weights).sum().backward()")
-            code.append("whole = {n: p.grad for n, p in model.named_parameters()}")
-            code.append("model.zero_grad(set_to_none=True)")
-        else:
-            code.append(f"({answer}[0] * weights[{place - 1}]).sum().backward()")
-    code.append("rows = {n: p.grad for n, p in model.named_parameters()}")
-    code.append("names = [n for n in whole if whole[n] is not None and rows[n] is not None]")
-    code.append("largest = max(float(whole[n].pow(2).mean().sqrt()) for n in names)")
-    code.append(
-        "differences = {n: float((whole[n] - rows[n]).abs().max())\n"
-        "    / max(float(whole[n].pow(2).mean().sqrt()), 1e-3 * largest) for n in names}"
-    )
-    code.append("name = max(differences, key=differences.get)")
-    code.append(
-        'print(f"the gradient of {name} for the batch is not the sum over its rows: it differs "\n'
-        '      f"by {differences[name]:.3g}, where rounding stays below {LIMIT}")'
-    )
-    code.append("sys.exit(int(not differences[name] <= LIMIT))\n")
-    yield f"{writer.definitions()}\n\n" + "\n".join(code)
-
-
 def of_tying(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     """Yield the body that compares the output layer's weight with every embedding's."""
     switch = re.search(r"`(\w+)` is set", finding.note)
@@ -372,7 +139,7 @@ def of_precision(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     calls, _ = writer.calls(trace_run(runner, run).calls, "first", "        ")
     traced = trace_run(runner, run)
     writer.objects.append(("first", traced.taken[-1]))
-    answer = _answer(runner, writer, traced, run, None)
+    answer = answer_code(runner, writer, traced, run, None)
     yield (
         f"LOW = {low}\n{writer.definitions()}\n\n\n"
         "def rounded(module, args, output):\n"
@@ -453,11 +220,7 @@ def _generating(runner: Runner, ids: torch.Tensor, setting: Setting, library: bo
 def _place_of(runner: Runner, traced: TracedRun) -> str:
     """Return the code that reads the answer from an output, without the output's name."""
     writer = CodeWriter(objects=[("", traced.taken[-1])])
-    return _place(runner, writer, traced.taken[-1], traced.run)
-
-
-def _quoted(words: str) -> str:
-    return words.replace("\\", "/").replace('"', "'").replace("{", "(").replace("}", ")")
+    return place_code(runner, writer, traced.taken[-1], traced.run)
 
 
 TEMPLATES: dict[str, Callable[[Runner, Outcome, Finding], Bodies]] = {
@@ -480,4 +243,3 @@ def bodies(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
         yield from template(runner, outcome, finding)
     if template not in (None, of_generation) or template is None:
         yield from of_trial(runner, outcome, finding)
-

@@ -63,7 +63,8 @@ class CallTrace:
             self.known[id(value)] = value
             return value
         if type(value) in (list, tuple):
-            return type(value)(self._kept(part) for part in value)
+            kept = [self._kept(part) for part in value]
+            return kept if type(value) is list else tuple(kept)
         if type(value) is dict:
             return {name: self._kept(part) for name, part in value.items()}
         return value
@@ -76,8 +77,8 @@ def parts_of(value: Any, code: str = "", depth: int = 4) -> Iterator[tuple[Any, 
         return
     if isinstance(value, dict):
         inner = [(part, f"{code}[{key!r}]") for key, part in value.items()]
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        inner = [(getattr(value, name), f"{code}.{name}") for name in value._fields]
+    elif isinstance(value, tuple) and (names := getattr(value, "_fields", None)):
+        inner = [(getattr(value, name), f"{code}.{name}") for name in names]
     elif isinstance(value, list | tuple):
         inner = [(part, f"{code}[{place}]") for place, part in enumerate(value)]
     elif hasattr(value, "keys") and hasattr(value, "__getitem__"):
@@ -141,7 +142,7 @@ def _by_name(bind: Callable[..., Any], function: Callable[..., Any], **inputs: A
     return bind(function, inputs)
 
 
-def _traced_class(kind: type, trace: CallTrace) -> type:
+def _traced_class(kind: Any, trace: CallTrace) -> type:
     """Return a subclass of a model's class that records calls from outside."""
     own = {
         name
