@@ -103,4 +103,5 @@ def _range(columns: Sequence[int]) -> str:
 
 
 def quoted(words: str) -> str:
+    """Return words without what would end a text in the code, or be read as a part of it."""
     return words.replace("\\", "/").replace('"', "'").replace("{", "(").replace("}", ")")
