@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "querykey"
 ROOMS = (
     "__init__", "errors", "words", "shapes", "show", "ag", "attention", "backends", "nn",
-    "models", "targets", "costs", "laws", "train", "lab", "cli",
+    "models", "targets", "costs", "laws", "train", "lab", "cli", "pytest_plugin",
 )  # fmt: skip
 AROUND = {
     "tests/": "tests/<room>/test_<subject>.py; oracle.py: loops over Python floats that import "
