@@ -58,7 +58,7 @@ def _tests(session: pytest.Session, name: str) -> Iterator[pytest.Item]:
     from querykey.laws import LAWS, laws_named
 
     try:
-        chosen = [law for n in session.config.getoption("--qk-law") for law in laws_named(n)]
+        chosen = [law for n in session.config.getoption("--qk-law") or () for law in laws_named(n)]
     except QuerykeyError as error:
         raise pytest.UsageError(str(error)) from error
     laws = [law.name for law in chosen or LAWS]

@@ -15,10 +15,12 @@ from querykey.laws.trial import Cells
 from querykey.laws.understanding.outputs import answers, follow
 
 
-def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str, fresh: bool) -> str:
+def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -> str:
     """Return the code of one run: a model, its mode, and its calls."""
     setting = traced.run.setting
-    lines = ["model = build()"] if fresh else ["torch.manual_seed(1)  # other random numbers"]
+    lines = ["model = build()"]
+    if setting.conditions.reseeded:
+        lines.append("torch.manual_seed(1)  # other random numbers")
     wanted = setting.attention
     own = any(wanted in getattr(m, "backends", ()) for m in runner.copies.model.modules())
     if wanted and own:

@@ -91,17 +91,43 @@ def _embeddings(runner: Runner, run: Run) -> Iterator[str]:
     yield from found
 
 
+SUMMED = '''
+def summed(output):
+    """Return one number of all that a model returned, with random weights."""
+    if isinstance(output, torch.Tensor):
+        if not output.is_floating_point():
+            return 0
+        generator = torch.Generator().manual_seed(7)
+        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        return (output * weights).sum()
+    parts = output.values() if hasattr(output, "values") else output
+    parts = parts if isinstance(parts, (list, tuple)) or hasattr(output, "values") else ()
+    return sum(summed(part) for part in parts if part is not None)
+
+'''
+DEAD = """parameter = model.get_parameter({name!r})
+gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+dead = {zero}
+print(f"{{int(dead.sum())}} of {{len(dead)}} {what} of {name} get no gradient")
+sys.exit(int(int(dead.sum()) >= {least}))
+"""
+NOTHING = """print("an output can be differentiated:", getattr(total, "requires_grad", False))
+sys.exit(int(not getattr(total, "requires_grad", False)))
+"""
+MISSED = """hidden = model{path}
+known = {{id(parameter) for parameter in model.parameters()}}
+parts = list(hidden.parameters()) if isinstance(hidden, nn.Module) else [hidden]
+missed = [part for part in parts if part.grad is not None and id(part) not in known]
+print(f"{{len(missed)}} tensors of model{path} get a gradient that no optimizer hears of")
+sys.exit(int(bool(missed)))
+"""
+
+
 def of_reaches(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     """Yield the body that looks for parameters, or their rows, without a gradient."""
-    names = [name for name, _ in runner.copies.model.named_parameters()]
-    words = re.findall(r"[\w.]+", finding.note)
-    name = next((word.strip(".") for word in words if word.strip(".") in names), None)
-    if name is None:
+    end = _unreached(runner, finding.note)
+    if not end or runner.subject.forward is not runner.copies.model:
         return
-    part = re.search(r"of the \d+ (rows|columns) of", finding.note)
-    lines = {"rows": "(gradient == 0).all(1)", "columns": "(gradient == 0).all(0)"}
-    zero = lines[part[1]] if part else "(gradient == 0).all().reshape(1)"
-    least = 2 if part else 1
     writer = CodeWriter()
     code = ["model = build()", "total = 0"]
     for place, seed in enumerate((0, 1)):
@@ -109,26 +135,29 @@ def of_reaches(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
         traced = trace_run(runner, run)
         code.append(writer.calls(traced.calls, f"output_{place}")[0])
         code.append(f"total = total + summed(output_{place})")
-    yield (
-        "def summed(output):\n"
-        '    """Return one number of all that a model returned, with random weights."""\n'
-        "    if isinstance(output, torch.Tensor):\n"
-        "        if not output.is_floating_point():\n            return 0\n"
-        "        generator = torch.Generator().manual_seed(7)\n"
-        "        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)\n"
-        "        return (output * weights).sum()\n"
-        '    parts = output.values() if hasattr(output, "values") else output\n'
-        "    parts = parts if hasattr(parts, '__iter__') else ()\n"
-        "    return sum(summed(part) for part in parts if part is not None)\n\n\n"
-        f"{writer.definitions()}\n\n" + "\n".join(code) + "\n"
-        "if getattr(total, 'requires_grad', False):\n    total.backward()\n"
-        f"parameter = model.get_parameter({name!r})\n"
-        "gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)\n"
-        f"dead = {zero}\n"
-        f'print(f"{{int(dead.sum())}} of {{len(dead)}} {part[1] if part else "parameters"} of '
-        f'{name} get no gradient")\n'
-        f"sys.exit(int(int(dead.sum()) >= {least}))\n"
-    )
+    code.append('if getattr(total, "requires_grad", False):\n    total.backward()')
+    lines = "\n".join(code)
+    yield f"{SUMMED.strip()}\n\n\n{writer.definitions()}\n\n{lines}\n{end}"
+
+
+def _unreached(runner: Runner, note: str) -> str:
+    """Return the code that looks for what the note of a finding names."""
+    if "no output can be differentiated" in note:
+        return NOTHING
+    hidden = re.match(r"`([\w.\[\]'\"]+)`, a", note)
+    if hidden:
+        path = hidden[1]
+        return MISSED.format(path=path if path.startswith("[") else f".{path}")
+    names = {name for name, _ in runner.copies.model.named_parameters()}
+    words = (word.strip(".") for word in re.findall(r"[\w.]+", note))
+    name = next((word for word in words if word in names), None)
+    if name is None:
+        return ""
+    part = re.search(r"of the \d+ (rows|columns) of", note)
+    axes = {"rows": "(gradient == 0).all(1)", "columns": "(gradient == 0).all(0)"}
+    zero = axes[part[1]] if part else "(gradient == 0).all().reshape(1)"
+    what = part[1] if part else "parameters"
+    return DEAD.format(name=name, zero=zero, what=what, least=2 if part else 1)
 
 
 def of_accumulation(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:

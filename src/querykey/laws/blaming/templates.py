@@ -40,9 +40,8 @@ def of_trial(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
         return
     writer = CodeWriter()
     first, second = (trace_run(runner, run) for run in (trial.first, trial.second))
-    again = trial.second.setting.conditions.again
-    code = run_code(runner, writer, first, "first", fresh=True)
-    code += run_code(runner, writer, second, "second", fresh=not again)
+    code = run_code(runner, writer, first, "first")
+    code += run_code(runner, writer, second, "second")
     x = answer_code(runner, writer, first, trial.first, trial.keep[0])
     y = answer_code(runner, writer, second, trial.second, trial.keep[1])
     words = f'WORDS = "the answers that must be equal differ, when {quoted(trial.what)}"'
