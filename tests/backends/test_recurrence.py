@@ -75,9 +75,9 @@ def test_refusals(mechanism, options, reason):
 
 
 def test_refusals_of_many_tokens():
-    wide = three(9, key_dim=65)
+    wide = three(9, key_dim=129)
     assert triton.recurrence_refusal(KERNEL, *wide) == (
-        "it takes keys and values of at most 64 entries, or one token"
+        "it takes keys and values of at most 128 entries, or one token"
     )
 
 

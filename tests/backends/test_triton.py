@@ -106,8 +106,7 @@ def assert_within_bounds(found, inputs, grad, similarity, causal=True, real=None
 def small_chunks(monkeypatch):
     """Chunks of 256 tokens at any length, where there are chunks."""
     for size, plan in plans.PLANS.items():
-        if size <= plans.SUMMED:
-            monkeypatch.setitem(plans.PLANS, size, replace(plan, chunk=256, near=(0, 0)))
+        monkeypatch.setitem(plans.PLANS, size, replace(plan, chunk=256, near=(0, 0)))
 
 
 @pytest.fixture(params=["as planned", "small chunks"])

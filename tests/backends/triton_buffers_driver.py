@@ -122,7 +122,7 @@ def endangered(body, text):
 def planned(size):
     """Yield a name, a launcher and its tensors, for heads of a size."""
     plan, sizes = plans.plan(size, size), Sizes(1, 1, N, N, size, size)
-    for far in (True, False) if size <= plans.SUMMED else (False,):
+    for far in (True, False):
         call = KernelCall(sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
         plain = INPUTS | (FAR if far else dict.fromkeys(FAR))
         outs = plain | dict.fromkeys(("out_LGTM", "residue_LGTM"), HALF) | {"q_LGBDS": HALF}
@@ -142,11 +142,10 @@ def planned(size):
                     more = {"total_LN": total}
                 more |= {"count_LC": counts, "gates_L5N": gates}
                 yield f"{name} {size} {far}{kind}", launcher, tensors | more
-    if size <= plans.SUMMED:
-        for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
-            tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
-            tensors["count_LC"] = w
-            yield f"sums {size} {bool(w)}", launches.chunk_sums, tensors
+    for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
+        tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
+        tensors["count_LC"] = w
+        yield f"sums {size} {bool(w)}", launches.chunk_sums, tensors
 
 
 @triton.jit

@@ -58,7 +58,7 @@ def run(queries, keys, far, causal):
     k, v = torch.randn(LANES, keys, SIZE), torch.randn(LANES, keys, WIDTH)
     *forward, kept = beside(OPS.triton_forward, q, k, v, None, None, NUMBERS, causal, True)
     out, more, inverse, *sums = kept
-    args = (torch.ones_like(out), out, more, inverse, q, k, v, *sums, None, None, NUMBERS, causal)
+    args = (torch.ones_like(out), out, more, inverse, q, k, v, *sums, None, NUMBERS, causal)
     *backward, _ = beside(OPS.triton_backward, *args)
     return forward, backward
 

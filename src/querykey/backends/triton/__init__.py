@@ -11,7 +11,7 @@ from querykey.attention import Documents, Kernel, Mechanism, PowerSeries, moved,
 from querykey.backends.backend import Request
 from querykey.backends.operators import only_backward
 from querykey.backends.triton import linear
-from querykey.backends.triton.plans import SIZES, SUMMED
+from querykey.backends.triton.plans import SIZES
 
 __all__ = [
     "beaten",
@@ -59,10 +59,8 @@ def refusal(request: Request[Kernel]) -> str | None:
     if (request.causal or request.others) and not ordered:
         name = "Causal()" if request.causal else "Documents(...)"
         return f"with {name} it takes as many queries as keys, the first at position 0"
-    most = SUMMED if request.others else SIZES[-1]
-    if max(request.call.key_dim, request.v.shape[-1]) > most:
-        where = ", with Documents(...)" if request.others else ""
-        return f"it takes keys and values of at most {most} entries{where}"
+    if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
+        return f"it takes keys and values of at most {SIZES[-1]} entries"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
     tensors = (request.q, request.k, request.v, request.decay)
@@ -99,8 +97,8 @@ def recurrence_refusal(
         return f"it takes no {str(q.dtype)[6:]}"
     if q.shape[2] == 1:
         return _machine(q) or only_backward(q, k, v, *sums, decay)
-    if max(q.shape[-1], v.shape[-1]) > SUMMED:
-        return f"it takes keys and values of at most {SUMMED} entries, or one token"
+    if max(q.shape[-1], v.shape[-1]) > SIZES[-1]:
+        return f"it takes keys and values of at most {SIZES[-1]} entries, or one token"
     one_way = _machine(q) or only_backward(q, k, v, *sums, decay)
     return one_way or _precision(q) or _crowd(*q.shape[:2])
 
@@ -154,10 +152,6 @@ def notes(request: Request[Kernel]) -> tuple[str, ...]:
     lines = ["sums over far tokens are kept in bfloat16"]
     if request.others:
         lines = ["every pair of a document is met, so time grows with the square of its length"]
-    elif max(request.call.key_dim, request.v.shape[-1]) > SUMMED:
-        lines = [
-            f"heads above {SUMMED} meet every pair, so time grows with the square of the tokens"
-        ]
     if request.causal:
         lines.append("NaN or inf in a key that only some queries may see can reach the others")
     return tuple(lines)

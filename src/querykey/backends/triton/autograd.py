@@ -72,7 +72,7 @@ class _Attention(torch.autograd.Function):
         with _device_of(q):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
             results = passes.forward(q, k, v, real, decay, numbers, causal, keep=True)
-        ctx.save_for_backward(*results, q, k, v, real, decay)
+        ctx.save_for_backward(*results, q, k, v, real)
         ctx.how = numbers, causal
         return results.out
 
@@ -81,16 +81,16 @@ class _Attention(torch.autograd.Function):
         """Return the gradients of q, k, v and decay."""
         from querykey.backends.triton import passes
 
-        *kept, q, k, v, real, decay = ctx.saved_tensors
+        *kept, q, k, v, real = ctx.saved_tensors
         if torch.is_grad_enabled():
-            out, residue, inverse, *sums = (or_empty(x, q) for x in kept)
-            tensors = (g, out, residue, inverse, q, k, v, *sums, real, decay)
+            out, residue, inverse, *more = (or_empty(x, q) for x in kept)
+            tensors = (g, out, residue, inverse, q, k, v, *more, real)
             *three, for_decay = triton_backward(*tensors, *ctx.how)
-            for_decay = None if decay is None else for_decay
+            for_decay = for_decay if for_decay.numel() else None
         else:
             with _device_of(q):
                 g, results = g.contiguous(), passes.Results(*kept)
-                how = (q, k, v, real, decay, *ctx.how)
+                how = (q, k, v, real, *ctx.how)
                 *three, for_decay = passes.backward(g, results, *how)
         return *three, None, for_decay, None, None
 

@@ -21,7 +21,7 @@ from querykey.backends.triton.kernels import gates, gradients, running, sums
 from querykey.backends.triton.kernels.outputs import outputs
 from querykey.backends.triton.launches import Launcher
 
-ROWS = 128  # tokens that one program scales, values or gradients of outputs
+VALUES = 8192  # entries of values, or of gradients of outputs, that one program scales
 AT_ONCE = 1024  # gates that are summed up at a time
 
 
@@ -52,6 +52,11 @@ class CompletedSquare(NamedTuple):
         rise, shift = scale * math.sqrt(c2), c1 / (2 * math.sqrt(c2))
         offset = c0 - shift**2
         return cls(rise, shift, offset if abs(offset) > 1e-12 * c0 else 0.0)
+
+    @property
+    def arguments(self) -> dict[str, float | None]:
+        """The numbers as the kernels take them, with None for no offset."""
+        return self._asdict() | {"offset": self.offset or None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +128,23 @@ class KernelCall:
         )  # fmt: skip
 
     @cached_property
+    def gate_gradients(self) -> Launcher:
+        """The launch of the gradients of gates, by chunk where keys are far."""
+        sizes, chunk = self.sizes, self.plan.chunk
+        parts = self.query_sums.parts if self.far else 1
+        return Launcher(
+            gates.gate_gradients, (cut(sizes.keys, chunk), sizes.lanes), plans.PLAIN,
+            N=sizes.keys, parts=parts, chunks=self.tables, G=sizes.group, CHUNK=chunk,
+            STEP=AT_ONCE, PARTS=1 << (parts - 1).bit_length(),
+        )  # fmt: skip
+
+    @cached_property
     def scaled_values(self) -> Launcher:
         """The launch of values times the weights of their keys."""
-        rows = self.sizes.lanes * self.sizes.keys
+        rows, block = self.sizes.lanes * self.sizes.keys, VALUES // self.sizes.value_dim
         return Launcher(
-            gates.scaled_values, (cut(rows, ROWS),), plans.PLAIN, rows=rows,
-            M=self.sizes.value_dim, BLOCK=ROWS,
+            gates.scaled_values, (cut(rows, block),), plans.PLAIN, rows=rows,
+            M=self.sizes.value_dim, BLOCK=block,
         )  # fmt: skip
 
     @cached_property
@@ -152,10 +168,11 @@ class KernelCall:
     def scaled_gradients(self) -> Launcher:
         """The launch of what the gradients take from the output's gradient."""
         rows = self.sizes.lanes * self.sizes.group * self.sizes.queries
+        block = VALUES // self.sizes.value_dim
         return Launcher(
-            gradients.scaled_gradients, (cut(rows, ROWS),), plans.PLAIN, rows=rows,
+            gradients.scaled_gradients, (cut(rows, block),), plans.PLAIN, rows=rows,
             T=self.sizes.queries, G=self.sizes.group, M=self.sizes.value_dim,
-            KEPT=self.dtype != torch.float32, FAR=self.far, BLOCK=ROWS,
+            KEPT=self.dtype != torch.float32, FAR=self.far, BLOCK=block,
         )  # fmt: skip
 
     @cached_property
@@ -175,7 +192,7 @@ class KernelCall:
             gradients.key_gradients, (cut(sizes.keys, launch.keys), sizes.lanes), launch,
             T=sizes.queries, N=sizes.keys, blocks=self.blocks(sizes.keys), chunks=self.tables,
             rows_at_once=self.rows_at_once(sizes.group * sizes.queries),
-            **self.similarity._asdict(), **self._constants(launch),
+            **self.similarity.arguments, **self._constants(launch),
         )  # fmt: skip
 
     def _query_grid(self, launch: plans.Launch) -> tuple[int, int]:
@@ -188,7 +205,7 @@ class KernelCall:
         return {
             "T": sizes.queries, "N": sizes.keys, "blocks": self.blocks(sizes.queries),
             "chunks": self.tables, "rows_at_once": self.rows_at_once(sizes.keys) * sizes.group,
-            **self.similarity._asdict(),
+            **self.similarity.arguments,
         }  # fmt: skip
 
     def _constants(self, launch: plans.Launch) -> dict[str, Any]:
@@ -217,21 +234,22 @@ class SumLaunches:
         # No later chunk asks for the sums of the last, nor an earlier one for those of the first
         # going backward, unless a state is to hold them.
         asked = self.chunks - 1 if call.causal and not call.carried else self.chunks
+        tiles, launch = plans.sum_plan(max(key_dim, value_dim))
         self.transposed = Launcher(
             sums.transposed, (blocks, lanes * group), plans.PLAIN,
             T=tokens, blocks=blocks, D=key_dim, STEP=call.step,
         )  # fmt: skip
         self.chunk_sums = Launcher(
-            sums.chunk_sums, (3 * key_dim // 16 + 1, asked, lanes), plans.SUMS,
+            sums.chunk_sums, (self.square_shape[0] // tiles + 2, asked, lanes), launch,
             T=tokens, blocks=blocks, chunks=self.chunks, G=group, CHUNK=chunk, D=key_dim,
             M=value_dim, STEP=call.step, FIRST=self.chunks - asked if backward else 0,
-            EVEN=tokens % chunk == 0, WEIGHTED=weighted, PRECISION=call.precision,
+            TILES=tiles, EVEN=tokens % chunk == 0, WEIGHTED=weighted, PRECISION=call.precision,
         )  # fmt: skip
         size, block = math.prod(self.square_shape), 1024 if key_dim > 32 else 256
         self.parts = cut(size, block) + cut(self.moments_size, block) + 1
         self.running_sums = Launcher(
             running.running_sums, (self.parts, lanes), plans.PLAIN, N=tokens, chunks=self.chunks,
-            square_size=size, moments_size=self.moments_size, **call.similarity._asdict(),
+            square_size=size, moments_size=self.moments_size, **call.similarity.arguments,
             D=key_dim, M=value_dim, CHUNK=chunk, BLOCK=block, CARRIED=call.carried,
             BACKWARD=backward, TOTAL=not call.causal,
         )  # fmt: skip

@@ -103,7 +103,7 @@ def _outputs(call: KernelCall, batch: int, keep: bool) -> Launcher:
     sizes, launch = call.sizes, call.plan.outputs[1]
     grid = (cut(sizes.queries, launch.queries), sizes.lanes * sizes.group)
     return Launcher(
-        kernels.document_outputs, grid, launch, offset=call.similarity.offset, KEEP=keep,
+        kernels.document_outputs, grid, launch, offset=call.similarity.offset or None, KEEP=keep,
         **_numbers(call, batch, launch),
     )  # fmt: skip
 
@@ -121,7 +121,7 @@ def _key_gradients(call: KernelCall, batch: int) -> Launcher:
     launch = call.plan.by_key[1]
     return Launcher(
         kernels.document_key_gradients, (cut(call.sizes.keys, launch.keys), call.sizes.lanes),
-        launch, offset=call.similarity.offset, **_numbers(call, batch, launch),
+        launch, offset=call.similarity.offset or None, **_numbers(call, batch, launch),
     )  # fmt: skip
 
 

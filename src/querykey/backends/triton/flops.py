@@ -33,7 +33,7 @@ def forward(
 
 def backward(
     g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, square: Any,
-    rest: Any, count: Any, real: Any, decay: Any, numbers: Any, causal: bool, **_: Any,
+    rest: Any, count: Any, gates: Any, real: Any, numbers: Any, causal: bool, **_: Any,
 ) -> int:  # fmt: skip
     """Gradients of queries by the sums of keys, those of keys and values by the sums of queries."""
     (lanes, group, queries, size), keys, width = q, k[1], v[2]

@@ -32,20 +32,20 @@ def _forward(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return out (lanes, group, T, M), residue, 1/z (lanes, group, T), square, moments and count.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return out (lanes, group, T, M), residue, 1/z, square, moments, count and table of gates.
 
     All but the first are for gradients, which are differences from the output. The residue, what
     rounding took from the output, is empty if not to keep or in float32; the sums are empty where
-    all keys are near or not to keep, the last also where keys have no weights.
+    all keys are near or not to keep, the count also where keys have no weights.
     """
     from querykey.backends.triton import passes
 
     with torch.cuda.device_of(q):
         results = passes.forward(q, k, v, real, decay, numbers, causal, keep)
-    out, residue, inverse, *sums = results
-    sums = sums if keep else (None, None, None)
-    return out, *(or_empty(x, q) for x in (residue, inverse, *sums))
+    out, residue, inverse, *more = results
+    more = more if keep else [None] * len(more)
+    return out, *(or_empty(x, q) for x in (residue, inverse, *more))
 
 
 def or_empty(x: Tensor | None, like: Tensor) -> Tensor:
@@ -62,13 +62,16 @@ def _empty_results(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return tensors shaped like the results of `triton_forward`."""
     out, residue, inverse = _empty_documents(q, k, v, keep)
+    table = q.new_empty(0)
+    if keep and decay is not None:
+        table = decay.new_empty((decay.shape[0], 5, decay.shape[1]))
     if keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
         weighted = real is not None or decay is not None
-        return out, residue, inverse, *empty_sums(q, v, causal, weighted)
-    return out, residue, inverse, *(q.new_empty(0) for _ in range(3))
+        return out, residue, inverse, *empty_sums(q, v, causal, weighted), table
+    return out, residue, inverse, *(q.new_empty(0) for _ in range(3)), table
 
 
 def _backward(
@@ -82,8 +85,8 @@ def _backward(
     square: Tensor,
     moments: Tensor,
     count: Tensor,
+    gates: Tensor,
     real: Tensor | None,
-    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -93,12 +96,10 @@ def _backward(
     """
     from querykey.backends.triton import passes
 
-    results = passes.Results(out, *map(_or_none, (residue, inverse, square, moments, count)))
+    results = passes.Results(out, *map(_or_none, (residue, inverse, square, moments, count, gates)))
     with torch.cuda.device_of(q):
-        *three, for_decay = passes.backward(
-            g.contiguous(), results, q, k, v, real, decay, numbers, causal
-        )
-    return *three, or_empty(for_decay, q)
+        *three, for_decay = passes.backward(g.contiguous(), results, q, k, v, real, numbers, causal)
+    return *three, or_empty(for_decay, inverse)
 
 
 def _or_none(x: Tensor) -> Tensor | None:
@@ -122,8 +123,9 @@ def _empty_gradients(
 
 def _empty_four(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return tensors shaped like the results of `_backward`, whose arguments are given."""
-    q, decay = given[4], given[11]
-    return *_empty_gradients(*given), or_empty(None if decay is None else decay.clone(), q)
+    k, gates = given[5], given[10]
+    for_decay = k.new_empty(k.shape[:-1] if gates.numel() else 0, dtype=torch.float32)
+    return *_empty_gradients(*given), for_decay
 
 
 def _documents_forward(
@@ -220,8 +222,8 @@ def _empty_state(
 
 
 def _remember(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    q, k, v, real, decay, *ctx.rest, _ = inputs
-    ctx.save_for_backward(*output[:3], q, k, v, *output[3:], real, decay)
+    q, k, v, real, _, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output[:3], q, k, v, *output[3:], real)
     ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as it
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, kernel_call
-from querykey.backends.triton.gates import GateTables, gate_gradients
 
 
 class Sums(NamedTuple):
@@ -31,11 +30,18 @@ class Sums(NamedTuple):
     count: Tensor | None
 
 
+class GateTables(NamedTuple):
+    """The table of `kernels.gates` (lanes, 5, N), and what is left of keys at the chunk's end."""
+
+    table: Tensor
+    weights: Tensor
+
+
 class Results(NamedTuple):
     """The outputs (lanes, group, T, M), and what their gradients need.
 
     residue: what rounding took from the outputs, or None; inverse: 1/z (lanes, group, T); square,
-    moments and count: the sums of keys, None where all are near.
+    moments and count: the sums of keys, None where all are near; gates: the table of gates, if any.
     """
 
     out: Tensor
@@ -44,6 +50,7 @@ class Results(NamedTuple):
     square: Tensor | None = None
     moments: Tensor | None = None
     count: Tensor | None = None
+    gates: Tensor | None = None
 
 
 class Tokens(NamedTuple):
@@ -97,7 +104,8 @@ def run_forward(
         real_LN=real, count_LC=count, gates_L5N=gates.table if gates else None, out_LGTM=out,
         residue_LGTM=residue, inverse_LGT=inverse,
     )  # fmt: skip
-    return Results(out, residue, inverse, square, moments, count), after
+    results = Results(out, residue, inverse, square, moments, count, gates.table if gates else None)
+    return results, after
 
 
 def gates_of(call: KernelCall, decay: Tensor | None, real: Tensor | None) -> GateTables | None:
@@ -132,7 +140,7 @@ def sums_of_keys(
             weights = k.new_ones(k.shape[:-1], dtype=torch.float32)
     launches = call.key_sums if weights is None else call.weighted_key_sums
     tokens = Tokens(k, transpose(launches, k), y, weights)
-    return sum_up(call, launches, tokens, gates, past)
+    return sum_up(call, launches, tokens, gates.table if gates else None, past)
 
 
 def backward(
@@ -142,48 +150,53 @@ def backward(
     k: Tensor,
     v: Tensor,
     real: Tensor | None,
-    decay: Tensor | None,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and decay, given that of the outputs."""
     call = kernel_call(q, k, v, numbers, causal=causal, keep=True)
-    seen = None if real is None or decay is None else real.to(torch.uint8).contiguous()
-    gates = gates_of(call, decay, seen)
-    table = gates.table if gates else None
-    e, g, a = scale_gradients(call, dout, results, table)
+    gates, gated = results.gates, results.gates is not None
+    seen = real.to(torch.uint8).contiguous() if gated and real is not None else None
+    e, g, a = scale_gradients(call, dout, results)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    by_query, by_key = (torch.empty_like(e), torch.empty_like(decay)) if gates else (None, None)
+    by_query = torch.empty_like(e) if gated else None
+    by_key = k.new_empty(k.shape[:-1], dtype=torch.float32) if gated else None
     blocks = transpose(call.query_sums, q) if call.far else None
     call.query_gradients(
         q_LGTD=q, q_LGBDS=blocks, k_LND=k, v_LNM=v, dout_LGTM=dout, e_LGT=e,
         inverse_LGT=results.inverse, square_LCPDM=results.square, moments_LCR=results.moments,
-        real_LN=seen, count_LC=results.count, gates_L5N=table, dq_LGTD=dq, total_LGT=by_query,
+        real_LN=seen, count_LC=results.count, gates_L5N=gates, dq_LGTD=dq, total_LGT=by_query,
     )  # fmt: skip
     square = moments = count = borders = None
     if g is not None:
-        launches = call.query_sums
-        if by_key is not None:
-            borders = by_key.new_empty((len(by_key), launches.parts, launches.chunks))
+        launches, keys = call.query_sums, None
+        if gated:
+            keys = Sums(results.square, results.moments, results.count)
+            shape = (call.sizes.lanes, launches.parts, launches.chunks)
+            borders = q.new_empty(shape, dtype=torch.float32)
         tokens = Tokens(q, blocks, g, a)
-        keys = Sums(results.square, results.moments, results.count)
         (square, moments, count), _ = sum_up(
-            call, launches, tokens, gates, keys=keys if gates else None, borders=borders
+            call, launches, tokens, gates, keys=keys, borders=borders
         )
         del blocks, g, tokens  # before the next
         blocks = transpose(call.key_sums, k)
     call.key_gradients(
         q_LGTD=q, k_LND=k, k_LBDS=blocks, v_LNM=v, dout_LGTM=dout, e_LGT=e,
         inverse_LGT=results.inverse, square_LCPDM=square, moments_LCR=moments, count_LC=count,
-        gates_L5N=table, dk_LND=dk, dv_LNM=dv, total_LN=by_key,
+        gates_L5N=gates, dk_LND=dk, dv_LNM=dv, total_LN=by_key,
     )  # fmt: skip
-    if by_query is None or by_key is None:
+    if by_key is None:
         return dq, dk, dv, None
-    return dq, dk, dv, gate_gradients(by_query, by_key, borders, real, call.plan.chunk)
+    for_gates = by_key.new_empty((call.sizes.lanes, call.sizes.keys))
+    call.gate_gradients(
+        by_query_LGN=by_query, by_key_LN=by_key, borders_LAC=borders, real_LN=seen,
+        gradient_LN=for_gates,
+    )  # fmt: skip
+    return dq, dk, dv, for_gates
 
 
 def scale_gradients(
-    call: KernelCall, dout: Tensor, results: Results, gates: Tensor | None = None
+    call: KernelCall, dout: Tensor, results: Results
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return e of `kernels.gradients`, and g and a where queries are summed up."""
     e = torch.empty_like(results.inverse)
@@ -191,7 +204,7 @@ def scale_gradients(
     a = torch.empty_like(e) if call.far else None
     call.scaled_gradients(
         dout_LGTM=dout, out_LGTM=results.out, residue_LGTM=results.residue,
-        inverse_LGT=results.inverse, gates_L5N=gates, e_LGT=e, g_LGTM=g, a_LGT=a,
+        inverse_LGT=results.inverse, gates_L5N=results.gates, e_LGT=e, g_LGTM=g, a_LGT=a,
     )  # fmt: skip
     return e, g, a
 
@@ -207,7 +220,7 @@ def sum_up(
     call: KernelCall,
     launches: SumLaunches,
     tokens: Tokens,
-    gates: GateTables | None,
+    gates: Tensor | None,
     past: Sums | None = None,
     keys: Sums | None = None,
     borders: Tensor | None = None,
@@ -234,7 +247,7 @@ def sum_up(
         square_LCE=square, moments_LCR=moments, count_LC=count,
         square_before_LE=before.square, moments_before_LR=before.moments,
         count_before_L=before.count, square_after_LE=into.square, moments_after_LR=into.moments,
-        count_after_L=into.count, gates_L5N=gates.table if gates else None,
+        count_after_L=into.count, gates_L5N=gates,
         other_square_LCE=keys.square, other_moments_LCR=keys.moments, other_count_LC=keys.count,
         borders_LAC=borders,
     )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIZES = (16, 32, 64, 128)  # of keys and of values; others are filled up with zeros
-SUMMED = 64  # the largest for which far tokens are summed up
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Plan:
         return max(queries, keys) > self.near[keep]
 
 
-NEVER = 2**62
 SMALL = (Launch(64, 64, 4, 3), Launch(64, 64, 4, 3))
 SMALL_QUERY = (Launch(128, 32, 4, 3), Launch(64, 64, 4, 3))
 SMALL_KEY = (Launch(32, 64, 4, 3), Launch(64, 64, 4, 3))
@@ -55,16 +53,15 @@ PLANS = {
         (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
     ),
     128: Plan(
-        1024,
-        (NEVER, NEVER),
-        (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
-        (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
-        (Launch(64, 64, 4, 2), Launch(64, 64, 4, 2)),
+        2048,
+        (32768, 16384),
+        (Launch(128, 64, 8, 2), Launch(128, 64, 8, 3)),
+        (Launch(128, 64, 8, 2), Launch(128, 64, 8, 3)),
+        (Launch(32, 64, 8, 2), Launch(64, 64, 4, 2)),
     ),
 }
 CACHE = 1 << 25  # bytes that programs side by side may read over and over
 STEP = 64  # tokens that the sums take at a time
-SUMS = Launch(0, 0, 4, 3)  # of degree 2; no kernel of these has a near tile
 PLAIN = Launch(0, 0, 4, 3)  # of what only reads and writes
 
 
@@ -75,7 +72,12 @@ def fitting(size: int) -> int:
 
 def plan(key_dim: int, value_dim: int) -> Plan:
     """Return the plan for sizes served."""
-    return PLANS[key_dim if value_dim <= SUMMED else value_dim]
+    return PLANS[key_dim if value_dim <= 64 else value_dim]
+
+
+def sum_plan(size: int) -> tuple[int, Launch]:
+    """Return how many tiles of degree 2 a program sums up, and how it runs; it has no near tile."""
+    return (4, Launch(0, 0, 4, 3)) if size <= 64 else (2, Launch(0, 0, 8, 3))
 
 
 @dataclass(frozen=True)

@@ -108,17 +108,17 @@ def document_query_gradients(
     low, up = low[:, None], up[:, None]
     acc, _ = add_query_gradients(
         acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=begin, end=first, N=T,
-        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        rise=rise, shift=shift, offset=None, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
         PRECISION=PRECISION,
     )  # fmt: skip
     acc, _ = add_query_gradients(
         acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=first, end=last, N=T,
-        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=False,
+        rise=rise, shift=shift, offset=None, D=D, M=M, BK=BK, GRANULE=BK, EDGE=False,
         PRECISION=PRECISION,
     )  # fmt: skip
     acc, _ = add_query_gradients(
         acc, z, q, o, e, low, up, k_TD, v_TM, None, None, 0.0, 0.0, begin=last, end=end, N=T,
-        rise=rise, shift=shift, offset=0.0, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
+        rise=rise, shift=shift, offset=None, D=D, M=M, BK=BK, GRANULE=BK, EDGE=True,
         PRECISION=PRECISION,
     )  # fmt: skip
     inverse = tl.load(inverse_LGT + row * T + t, mask=real, other=0.0)

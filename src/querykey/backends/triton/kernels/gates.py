@@ -110,22 +110,59 @@ def left_since(gates_5N, t, since, N):
 
 
 @triton.jit
-def left_of_keys(gates_5N, u, begin, large, small, N, GRANULE: tl.constexpr):
-    """Return the root of what is left of the keys u, a tile from begin on, at a later sum G.
-
-    The sum is in two parts, large and small.
-    """
-    granule = begin // GRANULE * GRANULE + GRANULE - 1
-    granule_large, granule_small = logs(gates_5N, granule, N)
-    rest = tl.exp2(
-        0.5 * tl.minimum((large - granule_large) + (small - granule_small), 0.0)
-    )  # fmt: skip
-    return rest * tl.load(gates_5N + 2 * N + u)
+def left_of_granule(gates_5N, begin, large, small, N, GRANULE: tl.constexpr):
+    """Return what is left at a later sum G of the end of the granule that holds token begin."""
+    end_large, end_small = logs(gates_5N, begin // GRANULE * GRANULE + GRANULE - 1, N)
+    return left(large, small, end_large, end_small)
 
 
 @triton.jit
-def left_at_queries(gates_5N, t, begin, large, small, N, GRANULE: tl.constexpr):
-    """Return what is left at queries t, a tile from begin on, of what stands at an earlier G."""
-    granule_large, granule_small = logs(gates_5N, begin // GRANULE * GRANULE - 1, N)
-    rest = left(granule_large, granule_small, large, small)
-    return rest * tl.load(gates_5N + 3 * N + t, mask=t < N, other=0.0)
+def left_before_granule(gates_5N, begin, large, small, N, GRANULE: tl.constexpr):
+    """Return what is left of an earlier sum G before the granule that holds token begin."""
+    start_large, start_small = logs(gates_5N, begin // GRANULE * GRANULE - 1, N)
+    return left(start_large, start_small, large, small)
+
+
+@triton.jit
+def gate_gradients(
+    by_query_LGN, by_key_LN, borders_LAC, real_LN, gradient_LN, N, parts, chunks,
+    G: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of the logarithms of gates of one chunk and lane.
+
+    That of token t is the sum of by_key less by_query over all tokens before t: these are the sums
+    of p, see `gradients`, of all queries of a key and of all keys of a query. Where there are
+    borders, whose `parts` add up to it before a chunk, it is counted anew from there, so that
+    roundings do not add up along the sequence; else all earlier tokens are summed up.
+    """
+    chunk, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    by_query_LGN += lane * G * N
+    by_key_LN += lane * N
+    if real_LN is not None:
+        real_LN += lane * N
+    begin = chunk * CHUNK
+    if borders_LAC is not None:
+        a = tl.arange(0, PARTS)
+        borders = borders_LAC + (lane * parts + a) * chunks + chunk
+        before = tl.sum(tl.load(borders, mask=a < parts, other=0.0).to(tl.float64), 0)
+    else:
+        earlier = tl.zeros((STEP,), tl.float64)
+        for t0 in range(0, begin, STEP):
+            t = t0 + tl.arange(0, STEP)
+            earlier += _gains(by_query_LGN, by_key_LN, real_LN, t, tl.minimum(begin, N), N, G)
+        before = tl.sum(earlier, 0)
+    t = begin + tl.arange(0, CHUNK)
+    gains = _gains(by_query_LGN, by_key_LN, real_LN, t, N, N, G)
+    gradient = before + tl.cumsum(gains, 0) - gains
+    tl.store(gradient_LN + lane * N + t, gradient.to(tl.float32), mask=t < N)
+
+
+@triton.jit
+def _gains(by_query_GN, by_key_N, real_N, t, end, N, G: tl.constexpr):
+    """Return by_key less by_query at tokens t before end, and zeros for others."""
+    gains = tl.load(by_key_N + t, mask=t < end, other=0.0).to(tl.float64)
+    if real_N is not None:
+        gains = tl.where(tl.load(real_N + t, mask=t < end, other=0) == 0, 0.0, gains)
+    for h in range(G):
+        gains -= tl.load(by_query_GN + h * N + t, mask=t < end, other=0.0)
+    return gains

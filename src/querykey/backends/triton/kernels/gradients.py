@@ -29,6 +29,7 @@ from querykey.backends.triton.kernels.pairs import (
     add_key_gradients,
     add_query_gradients,
     load_tokens,
+    lowest,
     scheduled,
 )
 from querykey.backends.triton.kernels.sums import read_whole, tiles
@@ -108,7 +109,7 @@ def query_gradients(
             linear = rise * (acc + shift * (linear + e[:, None] * z1[None, :]))
             s0 = tl.load(moments_LCR + D * M + D * D + m)
             ones = tl.sum(o * s0[None, :], 1) + e * tl.load(count_LC + lane * chunks + chunk)
-            total = tl.sum(q * linear, 1) + (shift * shift + offset) * ones
+            total = tl.sum(q * linear, 1) + lowest(shift, offset) * ones
     else:
         q = load_tokens(q_LGTD + row * T * D, t, T, D)
     if NEAR:
@@ -193,11 +194,11 @@ def key_gradients(
         slope = tl.dot(k, y2.to(k.dtype), input_precision=PRECISION)
         dk = rise * (dk + slope) + shift * linear
         dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PRECISION))
-        dv += (shift * shift + offset) * r0[None, :]
+        dv += lowest(shift, offset) * r0[None, :]
         if gates_L5N is not None:
             slope = rise * (rise * slope + 2 * shift * y1[None, :])
             total = tl.sum(k * slope, 1) + tl.sum(v * dv, 1)
-            total += (shift * shift + offset) * tl.load(count_LC + lane * chunks + chunk)
+            total += lowest(shift, offset) * tl.load(count_LC + lane * chunks + chunk)
     else:
         k = load_tokens(k_LND + lane * N * D, u, N, D)
     if NEAR:

@@ -22,6 +22,7 @@ from querykey.backends.triton.kernels.gates import left, left_since, logs
 from querykey.backends.triton.kernels.pairs import (
     add_outputs,
     load_tokens,
+    lowest,
     scheduled,
     write_outputs,
 )
@@ -49,7 +50,7 @@ def outputs(
     t = block * BQ + tl.arange(0, BQ)
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
-    c0, c1, c2 = shift * shift + offset, 2 * rise * shift, rise * rise
+    c0, c1, c2 = lowest(shift, offset), 2 * rise * shift, rise * rise
     chunk = block * BQ // CHUNK if CAUSAL and FAR else 0
     if FAR:
         # Before the first chunk there is nothing to add up, unless a state came before it.

@@ -2,10 +2,11 @@
 
 A row of a tile sees the tokens from `low` to before `up`, columns or numbers; only at an edge of
 the loop (EDGE) may some be hidden or missing. The similarity of a query and a key is
-f = x^2 + offset with x = rise q.k + shift; o, e and w are those of `gradients`. With gates_5N, the
-table of `gates`, pairs are multiplied by what is left of the key at the query at an edge; elsewhere
-by what is left between the tile's tokens and the sum G (large and small) of the edge of the other
-side's block, and the caller sees to the rest. At an edge, large and small are columns, of each row.
+f = x^2 + offset with x = rise q.k + shift, without an offset where it is None; o, e and w are those
+of `gradients`. With gates_5N, the table of `gates`, pairs are multiplied by what is left of the key
+at the query at an edge; elsewhere by what is left between the tile's tokens and the sum G (large
+and small) of the edge of the other side's block, and the caller sees to the rest. At an edge, large
+and small are columns, of each row.
 """
 
 # The kernels are in triton's own language, whose types are not Python's.
@@ -17,7 +18,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from querykey.backends.triton.kernels.gates import left, left_at_queries, left_of_keys, logs
+from querykey.backends.triton.kernels.gates import (
+    left,
+    left_before_granule,
+    left_of_granule,
+    logs,
+)
+
+
+@triton.jit
+def lowest(shift, offset):
+    """Return the similarity at q.k = 0, shift^2 + offset."""
+    return shift * shift if offset is None else shift * shift + offset
 
 
 @triton.jit
@@ -70,6 +82,9 @@ def add_outputs(
     """
     d, m, kk = tl.arange(0, D), tl.arange(0, M), tl.arange(0, BK)
     some = tl.zeros((q.shape[0], 8), tl.float32)
+    rest = 1.0
+    if gates_5N is not None and not EDGE:
+        rest = left_of_granule(gates_5N, begin, large, small, N, GRANULE)
     for k0 in range(begin, end, BK):
         u = k0 + kk
         if EDGE:
@@ -80,11 +95,17 @@ def add_outputs(
         x = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if EDGE or gates_5N is None:
             x = rise * x + shift
-            f = x * x + offset
+            f = x * x
+            if offset is not None:
+                f += offset
         else:
-            root = left_of_keys(gates_5N, u, k0, large, small, N, GRANULE)
+            root = tl.sqrt(rest) * tl.load(gates_5N + 2 * N + u)
             x = (rise * root)[None, :] * x + (shift * root)[None, :]
-            f = x * x + (offset * root * root)[None, :]
+            f = x * x
+            if offset is not None:
+                f += (offset * root * root)[None, :]
+            # For the next tile: nobody has to wait for it then.
+            rest = left_of_granule(gates_5N, k0 + BK, large, small, N, GRANULE)
         if EDGE:
             if gates_5N is not None:
                 large_u, small_u = logs(gates_5N, u, N)
@@ -112,6 +133,9 @@ def add_query_gradients(
     total_i + sum_j z_i w_ij f_ij, total (BQ,). real_N, if there is one, is 0 for padding.
     """
     some = tl.zeros((q.shape[0], 8), tl.float32)
+    rest = 1.0
+    if gates_5N is not None and not EDGE:
+        rest = left_of_granule(gates_5N, begin, large, small, N, GRANULE)
     for k0 in range(begin, end, BK):
         u = k0 + tl.arange(0, BK)
         k, v = load_tokens(k_ND, u, N, D), load_tokens(v_NM, u, N, M)
@@ -122,15 +146,19 @@ def add_query_gradients(
                 large_u, small_u = logs(gates_5N, u, N)
                 y *= left(large, small, large_u[None, :], small_u[None, :])
             else:
-                root = left_of_keys(gates_5N, u, k0, large, small, N, GRANULE)
-                y *= (root * root)[None, :]
+                root = tl.load(gates_5N + 2 * N + u)
+                y *= (rest * root * root)[None, :]
+                rest = left_of_granule(gates_5N, k0 + BK, large, small, N, GRANULE)
             if real_N is not None:
                 y = tl.where(tl.load(real_N + u, mask=u < N, other=0)[None, :] == 0, 0.0, y)
         if EDGE:
             y = tl.where(is_hidden(u[None, :], low, up), 0.0, y)
         w = x * y
         if gates_5N is not None:
-            some += eighths(w * x + offset * y)
+            p = w * x
+            if offset is not None:
+                p += offset * y
+            some += eighths(p)
         acc = tl.dot(w.to(k.dtype), k, acc, input_precision=PRECISION)
     return acc, total + tl.sum(some, 1)
 
@@ -147,24 +175,30 @@ def add_key_gradients(
     zeros. With gates also total_j + sum_i w_ij f_ij, total (BK,).
     """
     some = tl.zeros((k.shape[0], 8), tl.float32)
+    rest = 1.0
+    if gates_5N is not None and not EDGE:
+        rest = left_before_granule(gates_5N, begin, large, small, T, GRANULE)
     for t0 in range(begin, end, BQ):
         t = t0 + tl.arange(0, BQ)
         q, o = load_tokens(q_TD, t, T, D), load_tokens(dout_TM, t, T, M)
         e = tl.load(e_T + t, mask=t < T, other=0.0)
         inverse = tl.load(inverse_T + t, mask=t < T, other=0.0)
         if gates_5N is not None and not EDGE:
-            inverse *= left_at_queries(gates_5N, t, t0, large, small, T, GRANULE)
+            inverse *= rest * tl.load(gates_5N + 3 * T + t, mask=t < T, other=0.0)
+            rest = left_before_granule(gates_5N, t0 + BQ, large, small, T, GRANULE)
         inverse = inverse[None, :]
         x = rise * tl.dot(k, tl.trans(q), input_precision=PRECISION) + shift
         y = x * inverse
         h = tl.dot(v, tl.trans(o), input_precision=PRECISION) + e[None, :]
         w = y * h
-        f = y * x + offset * inverse
+        f = y * x
+        if offset is not None:
+            f += offset * inverse
         if EDGE:
             if gates_5N is not None:
                 large_t, small_t = logs(gates_5N, t, T)
-                rest = left(large_t[None, :], small_t[None, :], large, small)
-                w, f = w * rest, f * rest
+                both = left(large_t[None, :], small_t[None, :], large, small)
+                w, f = w * both, f * both
             w = tl.where(is_hidden(t[None, :], low, up), 0.0, w)
             f = tl.where(is_hidden(t[None, :], low, up), 0.0, f)
         if gates_5N is not None:

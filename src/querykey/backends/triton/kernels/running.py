@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from querykey.backends.triton.kernels.pairs import lowest
+
 
 @triton.jit
 def running_sums(
@@ -37,7 +39,7 @@ def running_sums(
         gates_L5N += lane * 5 * N
     if borders_LAC is not None:
         borders_LAC += (lane * tl.num_programs(0) + part) * chunks
-    c0, c1, c2 = shift * shift + offset, 2 * rise * shift, rise * rise
+    c0, c1, c2 = lowest(shift, offset), 2 * rise * shift, rise * rise
     if part == 0:
         if count_LC is not None:
             _run(

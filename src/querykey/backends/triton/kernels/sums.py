@@ -38,10 +38,11 @@ def transposed(x_LGTD, x_LGBDS, T, blocks, D: tl.constexpr, STEP: tl.constexpr):
 def chunk_sums(
     x_LGTD, x_LGBDS, y_LGTM, w_LGT, square_LCPDM, moments_LCR, count_LC, T, blocks, chunks,
     G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
-    FIRST: tl.constexpr, EVEN: tl.constexpr, WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
+    TILES: tl.constexpr, FIRST: tl.constexpr, EVEN: tl.constexpr, WEIGHTED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of one chunk and lane over its tokens and G heads: program 0 the moments,
-    each other program four tiles of S_ij, see `tiles`.
+    """Write the sums of one chunk and lane over its tokens and G heads: programs 0 and 1 the
+    moments, each other program TILES tiles of S_ij, 2 or 4, see `tiles`.
 
     Chunks are counted from FIRST on; EVEN says that all of them are full.
     """
@@ -49,67 +50,89 @@ def chunk_sums(
     x_LGBDS, y_LGTM = x_LGBDS + lane * G * blocks * STEP * D, y_LGTM + lane * G * T * M
     # As many steps as a chunk has, whole or not: products then need not wait for each other.
     begin, end = c * CHUNK, c * CHUNK + CHUNK
-    i = part * 4 - 4
+    i = part * TILES - 2 * TILES
     square_LCPDM += ((lane * chunks + c) * (3 * D // 4) + i) * D * M
+    moments_LCR += (lane * chunks + c) * (D * M + D * D + M + D)
     if part == 0:
+        _write_moments_of_values(
+            x_LGBDS, y_LGTM, moments_LCR, begin, end, T, blocks,
+            G=G, D=D, M=M, STEP=STEP, PRECISION=PRECISION,
+        )  # fmt: skip
+    elif part == 1:
         x_LGTD += lane * G * T * D
-        moments_LCR += (lane * chunks + c) * (D * M + D * D + M + D)
         if WEIGHTED:
             w_LGT += lane * G * T
             count_LC += lane * chunks + c
-        _write_moments(
-            x_LGTD, x_LGBDS, y_LGTM, w_LGT, moments_LCR, count_LC, begin, end, T, blocks,
+        _write_moments_of_keys(
+            x_LGTD, x_LGBDS, w_LGT, moments_LCR + D * M, count_LC, begin, end, T, blocks,
             G=G, D=D, M=M, STEP=STEP, WEIGHTED=WEIGHTED, PRECISION=PRECISION,
         )  # fmt: skip
     elif i < D // 2:
         _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i,
-            G=G, D=D, M=M, STEP=STEP, UPPER=False, EVEN=EVEN, PRECISION=PRECISION,
+            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i, G=G, D=D, M=M, STEP=STEP,
+            TILES=TILES, UPPER=False, EVEN=EVEN, PRECISION=PRECISION,
         )  # fmt: skip
     else:
         i = 2 * i - D // 2
         _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i,
-            G=G, D=D, M=M, STEP=STEP, UPPER=True, EVEN=EVEN, PRECISION=PRECISION,
+            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i, G=G, D=D, M=M, STEP=STEP,
+            TILES=TILES, UPPER=True, EVEN=EVEN, PRECISION=PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
-def _write_moments(
-    x_GTD, x_GBDS, y_GTM, w_GT, moments_R, count, begin, end, T, blocks,
+def _write_moments_of_values(
+    x_GBDS, y_GTM, moments_R, begin, end, T, blocks,
+    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write S1 = sum x y^T and S0 = sum y over begin to end."""
+    ROWS: tl.constexpr = D if D < 64 else 64
+    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, STEP)
+    s1 = tl.zeros((D, M), tl.float32)
+    # By products too, each row the same: what products and registers both read is not safe in
+    # Triton's pipeline, see docs/dev/LOG.md.
+    s0 = tl.zeros((ROWS, M), tl.float32)
+    one = tl.full((ROWS, STEP), 1.0, y_GTM.dtype.element_ty)
+    for h in range(G):
+        x_BDS, y_TM = x_GBDS + h * blocks * STEP * D, y_GTM + h * T * M
+        for t0 in range(begin, end, STEP):
+            t = t0 + tt
+            y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+            x_DS = tl.load(x_BDS + t0 * D + d[:, None] * STEP + tt[None, :])
+            s1 = tl.dot(x_DS, y, s1, input_precision=PRECISION)
+            s0 = tl.dot(one, y, s0, input_precision=PRECISION)
+    tl.store(moments_R + d[:, None] * M + m[None, :], s1)
+    tl.store(moments_R + D * M + D * D + m, tl.sum(s0, 0) / ROWS)
+
+
+@triton.jit
+def _write_moments_of_keys(
+    x_GTD, x_GBDS, w_GT, moments_R, count, begin, end, T, blocks,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write S1 = sum x y^T, Z2 = sum w x x^T, S0 = sum y, Z1 = sum w x and sum w, begin to end."""
-    d, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, STEP)
-    s1 = tl.zeros((D, M), tl.float32)
+    """Write Z2 = sum w x x^T, Z1 = sum w x and the count, sum w, over begin to end."""
+    ROWS: tl.constexpr = D if D < 64 else 64
+    d, tt = tl.arange(0, D), tl.arange(0, STEP)
     z2 = tl.zeros((D, D), tl.float32)
-    # By products too, each row the same: what products and registers both read is not safe in
-    # Triton's pipeline, see docs/dev/LOG.md.
-    s0 = tl.zeros((D, M), tl.float32)
-    z1 = tl.zeros((D, D), tl.float32)
-    one = tl.full((D, STEP), 1.0, y_GTM.dtype.element_ty)
+    z1 = tl.zeros((ROWS, D), tl.float32)
+    one = tl.full((ROWS, STEP), 1.0, x_GBDS.dtype.element_ty)
     weight = tl.zeros((STEP,), tl.float32)
     for h in range(G):
-        x_TD, x_BDS, y_TM = x_GTD + h * T * D, x_GBDS + h * blocks * STEP * D, y_GTM + h * T * M
+        x_TD, x_BDS = x_GTD + h * T * D, x_GBDS + h * blocks * STEP * D
         for t0 in range(begin, end, STEP):
             t = t0 + tt
-            real = (t < T)[:, None]
-            x = tl.load(x_TD + t[:, None] * D + d[None, :], mask=real, other=0.0)
-            y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=real, other=0.0)
+            x = tl.load(x_TD + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
             x_DS = tl.load(x_BDS + t0 * D + d[:, None] * STEP + tt[None, :])
             if WEIGHTED:
                 w = tl.load(w_GT + h * T + t, mask=t < T, other=0.0)
                 x = (x.to(tl.float32) * w[:, None]).to(x.dtype)
                 weight += w
-            s1 = tl.dot(x_DS, y, s1, input_precision=PRECISION)
             z2 = tl.dot(x_DS, x, z2, input_precision=PRECISION)
-            s0 = tl.dot(one, y, s0, input_precision=PRECISION)
             z1 = tl.dot(one, x, z1, input_precision=PRECISION)
-    tl.store(moments_R + d[:, None] * M + m[None, :], s1)
-    tl.store(moments_R + D * M + d[:, None] * D + d[None, :], z2)
-    tl.store(moments_R + D * M + D * D + m, tl.sum(s0, 0) / D)
-    tl.store(moments_R + D * M + D * D + M + d, tl.sum(z1, 0) / D)
+    tl.store(moments_R + d[:, None] * D + d[None, :], z2)
+    tl.store(moments_R + D * D + M + d, tl.sum(z1, 0) / ROWS)
     if WEIGHTED:
         tl.store(count, tl.sum(weight, 0))
 
@@ -117,11 +140,11 @@ def _write_moments(
 @triton.jit
 def _write_tiles(
     x_GBDS, y_GTM, square_PDM, begin, end, T, blocks, first,
-    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
+    G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, TILES: tl.constexpr,
     UPPER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write four tiles S_i (D, M) = sum_t x_ti x_t y_t^T, i from first on, or, where UPPER, four
-    tiles of two i each with the rows j >= D / 2 alone.
+    """Write TILES tiles S_i (D, M) = sum_t x_ti x_t y_t^T, i from first on, or, where UPPER, as
+    many tiles of two i each with the rows j >= D / 2 alone.
     """
     H: tl.constexpr = D // 2
     r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, STEP)
@@ -144,25 +167,33 @@ def _write_tiles(
                 # From loads alone: with a `where` the factors would go through shared memory.
                 low = tl.load(xs, mask=(r < H)[:, None], other=0.0)
                 high = tl.load(xs, mask=(r >= H)[:, None], other=0.0)
-                x0 = low * tl.load(xi)[None, :] + high * tl.load(xi + STEP)[None, :]
-                x1 = low * tl.load(xi + 2 * STEP)[None, :] + high * tl.load(xi + 3 * STEP)[None, :]
-                x2 = low * tl.load(xi + 4 * STEP)[None, :] + high * tl.load(xi + 5 * STEP)[None, :]
-                x3 = low * tl.load(xi + 6 * STEP)[None, :] + high * tl.load(xi + 7 * STEP)[None, :]
             else:
-                x = tl.load(xs)
-                x0 = x * tl.load(xi)[None, :]
-                x1 = x * tl.load(xi + STEP)[None, :]
-                x2 = x * tl.load(xi + 2 * STEP)[None, :]
-                x3 = x * tl.load(xi + 3 * STEP)[None, :]
+                low = tl.load(xs)
+                high = low
+            x0 = _times(low, high, xi, STEP, UPPER)
             a0 = tl.dot(x0, y, a0, input_precision=PRECISION)
+            x1 = _times(low, high, xi + (2 * STEP if UPPER else STEP), STEP, UPPER)
             a1 = tl.dot(x1, y, a1, input_precision=PRECISION)
-            a2 = tl.dot(x2, y, a2, input_precision=PRECISION)
-            a3 = tl.dot(x3, y, a3, input_precision=PRECISION)
+            if TILES == 4:
+                x2 = _times(low, high, xi + (4 * STEP if UPPER else 2 * STEP), STEP, UPPER)
+                a2 = tl.dot(x2, y, a2, input_precision=PRECISION)
+                x3 = _times(low, high, xi + (6 * STEP if UPPER else 3 * STEP), STEP, UPPER)
+                a3 = tl.dot(x3, y, a3, input_precision=PRECISION)
     square_PDM += r[:, None] * M + m[None, :]
     tl.store(square_PDM, a0.to(square_PDM.dtype.element_ty))
     tl.store(square_PDM + D * M, a1.to(square_PDM.dtype.element_ty))
-    tl.store(square_PDM + 2 * D * M, a2.to(square_PDM.dtype.element_ty))
-    tl.store(square_PDM + 3 * D * M, a3.to(square_PDM.dtype.element_ty))
+    if TILES == 4:
+        tl.store(square_PDM + 2 * D * M, a2.to(square_PDM.dtype.element_ty))
+        tl.store(square_PDM + 3 * D * M, a3.to(square_PDM.dtype.element_ty))
+
+
+@triton.jit
+def _times(low, high, xi, STEP: tl.constexpr, UPPER: tl.constexpr):
+    """Return x_j x_i of a tile; where UPPER, low is 0 below, high above, and times x_(i+1)."""
+    if UPPER:
+        return low * tl.load(xi)[None, :] + high * tl.load(xi + STEP)[None, :]
+    else:
+        return low * tl.load(xi)[None, :]
 
 
 @triton.jit
