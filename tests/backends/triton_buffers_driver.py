@@ -123,16 +123,17 @@ def planned(size):
     """Yield a name, a launcher and its tensors, for heads of a size."""
     plan, sizes = plans.plan(size, size), Sizes(1, 1, N, N, size, size)
     for far in (True, False):
-        call = KernelCall(sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
+        how = (sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
+        call, gated = KernelCall(*how), KernelCall(*how, gated=True)
         plain = INPUTS | (FAR if far else dict.fromkeys(FAR))
         outs = plain | dict.fromkeys(("out_LGTM", "residue_LGTM"), HALF) | {"q_LGBDS": HALF}
         back = plain | {"dout_LGTM": HALF, "e_LGT": SINGLE}
         by_query = back | {"q_LGBDS": HALF, "dq_LGTD": HALF}
         by_key = back | {"k_LBDS": HALF, "dk_LND": HALF, "dv_LNM": HALF}
         for name, launcher, tensors in (
-            ("outputs", call.outputs_and_residue, outs),
-            ("by query", call.query_gradients, by_query),
-            ("by key", call.key_gradients, by_key),
+            ("outputs", "outputs_and_residue", outs),
+            ("by query", "query_gradients", by_query),
+            ("by key", "key_gradients", by_key),
         ):
             for kind, (real, counts, gates, total) in KINDS.items():
                 more = {"real_LN": real, "total_LGT": total}
@@ -141,7 +142,8 @@ def planned(size):
                 elif name == "by key":
                     more = {"total_LN": total}
                 more |= {"count_LC": counts, "gates_L5N": gates}
-                yield f"{name} {size} {far}{kind}", launcher, tensors | more
+                made = getattr(gated if gates else call, launcher)
+                yield f"{name} {size} {far}{kind}", made, tensors | more
     for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
         tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
         tensors["count_LC"] = w

@@ -33,6 +33,7 @@ CASES = {
     "whole chunks, wider keys": (POLYNOMIAL, 1, 1, 1, 64, 64, 32, 16, True, None),
     "wide": (QUADRATIC, 1, 1, 1, 49, 49, 64, 16, True, None),
     "widest": (TAYLOR, 1, 2, 1, 21, 21, 100, 16, True, None),
+    "widest, chunks": (TAYLOR, 1, 1, 1, 41, 41, 100, 16, True, None),
     "sizes between": (QUADRATIC, 1, 2, 2, 51, 51, 13, 5, True, "right"),
     "all keys, many": (QUADRATIC, 1, 2, 1, 60, 60, 16, 32, False, "left"),
     "all keys, few queries": (TAYLOR, 1, 2, 2, 5, 53, 16, 16, False, None),

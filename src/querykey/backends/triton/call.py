@@ -70,6 +70,7 @@ class KernelCall:
     causal: bool
     far: bool  # some keys come through sums
     carried: bool = False  # sums begin with those of a past
+    gated: bool = False  # keys have gates, and gradients are asked for
 
     @property
     def near(self) -> bool:
@@ -179,6 +180,8 @@ class KernelCall:
     def query_gradients(self) -> Launcher:
         """The launch of the gradients of queries."""
         launch = self.plan.by_query[not self.far]
+        if self.gated and self.far and self.plan.gated:
+            launch = self.plan.gated[0]
         return Launcher(
             gradients.query_gradients, self._query_grid(launch), launch,
             **self._of_queries, **self._constants(launch),
@@ -188,6 +191,8 @@ class KernelCall:
     def key_gradients(self) -> Launcher:
         """The launch of the gradients of keys and values."""
         sizes, launch = self.sizes, self.plan.by_key[not self.far]
+        if self.gated and self.far and self.plan.gated:
+            launch = self.plan.gated[1]
         return Launcher(
             gradients.key_gradients, (cut(sizes.keys, launch.keys), sizes.lanes), launch,
             T=sizes.queries, N=sizes.keys, blocks=self.blocks(sizes.keys), chunks=self.tables,
@@ -269,6 +274,7 @@ def kernel_call(
     causal: bool,
     keep: bool,
     carried: bool = False,
+    gated: bool = False,
     pairs: bool = False,
 ) -> KernelCall:
     """Return the call for q (..., T, D), k (..., N, D) and v (..., N, M), axes folded or not.
@@ -279,7 +285,8 @@ def kernel_call(
     plan = plans.plan(key_dim, value_dim)
     count = math.prod(lanes)
     sizes = Sizes(count, math.prod(rows) // count, queries, keys, key_dim, value_dim)
-    return _kernel_call(sizes, plan, tuple(numbers), q.dtype, causal, keep, carried, pairs)
+    how = (causal, keep, carried, gated, pairs)
+    return _kernel_call(sizes, plan, tuple(numbers), q.dtype, *how)
 
 
 @lru_cache(maxsize=256)
@@ -291,7 +298,9 @@ def _kernel_call(
     causal: bool,
     keep: bool,
     carried: bool,
+    gated: bool,
     pairs: bool,
 ) -> KernelCall:
     far = carried or (not pairs and plan.far(sizes.queries, sizes.keys, keep))
-    return KernelCall(sizes, plan, CompletedSquare.of(*numbers), dtype, causal, far, carried)
+    similarity = CompletedSquare.of(*numbers)
+    return KernelCall(sizes, plan, similarity, dtype, causal, far, carried, gated)

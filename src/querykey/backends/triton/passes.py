@@ -154,8 +154,8 @@ def backward(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and decay, given that of the outputs."""
-    call = kernel_call(q, k, v, numbers, causal=causal, keep=True)
     gates, gated = results.gates, results.gates is not None
+    call = kernel_call(q, k, v, numbers, causal=causal, keep=True, gated=gated)
     seen = real.to(torch.uint8).contiguous() if gated and real is not None else None
     e, g, a = scale_gradients(call, dout, results)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

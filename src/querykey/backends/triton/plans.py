@@ -27,6 +27,7 @@ class Plan:
     outputs: tuple[Launch, Launch]  # with far keys, and without any
     by_query: tuple[Launch, Launch]
     by_key: tuple[Launch, Launch]
+    gated: tuple[Launch, Launch] | None = None  # by query and by key, with far keys and gates
 
     @property
     def granule(self) -> int:
@@ -51,13 +52,14 @@ PLANS = {
         (Launch(128, 64, 8, 3, 128), Launch(128, 64, 8, 3, 128)),
         (Launch(128, 64, 8, 3, 128), Launch(64, 64, 4, 3)),
         (Launch(32, 64, 4, 3, 168), Launch(64, 64, 4, 3)),
+        (Launch(64, 64, 4, 3), Launch(32, 64, 4, 3)),
     ),
     128: Plan(
         2048,
         (32768, 16384),
+        (Launch(128, 64, 8, 3), Launch(128, 64, 8, 3)),
         (Launch(128, 64, 8, 2), Launch(128, 64, 8, 3)),
-        (Launch(128, 64, 8, 2), Launch(128, 64, 8, 3)),
-        (Launch(32, 64, 8, 2), Launch(64, 64, 4, 2)),
+        (Launch(32, 64, 8, 3), Launch(64, 64, 4, 2)),
     ),
 }
 CACHE = 1 << 25  # bytes that programs side by side may read over and over
