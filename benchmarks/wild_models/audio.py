@@ -6,6 +6,11 @@ from found import code
 import querykey as qk
 
 
+TORCHAUDIO = " ".join(f"torchaudio.{name}" for name in (
+    "_extension _internal functional transforms compliance datasets pipelines io utils backend "
+    "sox_effects kaldi_io _torchcodec prototype").split())  # fmt: skip
+
+
 def conformer():
     m = code("conformer", "conformer")
     return m.Conformer(dim=32, depth=2, dim_head=8, heads=4, conv_kernel_size=5)
@@ -19,19 +24,20 @@ def conformer_causal():
 def sooftware_conformer():
     m = code("sooftware/conformer", "conformer.model")
     model = m.Conformer(7, input_dim=16, encoder_dim=32, num_encoder_layers=2, num_attention_heads=4)
-    return qk.Subject(model, example={"inputs": torch.randn(2, 40, 16),
-                                      "input_lengths": torch.tensor([40, 32])})  # fmt: skip
+    return qk.Subject(lambda inputs, lengths: model(inputs, lengths)[0],
+                      example=(torch.randn(2, 40, 16), torch.tensor([40, 32])))  # fmt: skip
 
 
 def torchaudio_conformer():
-    m = code("torchaudio", "torchaudio.models.conformer", without="torchaudio._extension")
+    m = code("torchaudio", "torchaudio.models.conformer", without=TORCHAUDIO)
     model = m.Conformer(16, 4, 32, 2, 5)
-    return qk.Subject(model, example={"input": torch.randn(2, 13, 16),
-                                      "lengths": torch.tensor([13, 9])})  # fmt: skip
+    return qk.Subject(lambda input, lengths: model(input, lengths)[0],
+                      example=(torch.randn(2, 13, 16), torch.tensor([13, 9])))  # fmt: skip
 
 
 def wenet():
-    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder")
+    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
+             without="librosa torchaudio whisper openai_whisper langid jieba wenet.dataset")  # fmt: skip
     model = m.TransformerEncoder(16, 32, 4, 64, 2, input_layer="linear")
 
     def forward(xs, xs_lens):
@@ -41,7 +47,8 @@ def wenet():
 
 
 def wenet_chunks():
-    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder")
+    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
+             without="librosa torchaudio whisper openai_whisper langid jieba wenet.dataset")  # fmt: skip
     model = m.ConformerEncoder(16, 32, 4, 64, 2, input_layer="linear", causal=True,
                                cnn_module_norm="layer_norm", static_chunk_size=4)  # fmt: skip
 
@@ -54,9 +61,9 @@ def wenet_chunks():
 def whisper():
     m = code("openai-whisper", "whisper.model", without="numba tiktoken whisper.decoding whisper.transcribe")
     sizes = m.ModelDimensions(8, 20, 32, 4, 2, 61, 64, 32, 4, 2)
-    model = m.Whisper(sizes)
-    return qk.Subject(model, example={"mel": torch.randn(2, 8, 40),
-                                      "tokens": torch.randint(0, 61, (2, 7))})  # fmt: skip
+    decoder = m.Whisper(sizes).decoder
+    return qk.Subject(lambda heard, tokens: decoder(tokens, heard),
+                      example=(torch.randn(2, 20, 32), torch.randint(0, 61, (2, 7))))  # fmt: skip
 
 
 def encodec_transformer():
@@ -66,7 +73,12 @@ def encodec_transformer():
 
 def encodec_lm():
     m = code("encodec", "encodec.model", without="encodec.utils")
-    return m.LMModel(n_q=2, card=60, dim=32, num_heads=4, num_layers=2)
+    model = m.LMModel(n_q=2, card=60, dim=32, num_heads=4, num_layers=2)
+
+    def forward(codes):
+        return model(codes.transpose(1, 2))[0].permute(0, 3, 1, 2).flatten(2)
+
+    return qk.Subject(forward, example=torch.randint(0, 61, (2, 7, 2)))
 
 
 def conv_tasnet():
@@ -81,27 +93,29 @@ def dptnet():
 
 
 def demucs():
-    m = code("facebookresearch/denoiser", "denoiser.demucs", without="julius denoiser.utils")
+    m = code("facebookresearch/denoiser", "denoiser.demucs", without="julius")
     return m.Demucs(hidden=8, depth=2, resample=1, normalize=False)
 
 
 def wavenet():
     m = code("vincentherrmann/pytorch-wavenet", "wavenet_model", without="librosa audio_data")
-    return m.WaveNetModel(layers=3, blocks=1, dilation_channels=8, residual_channels=8,
+    model = m.WaveNetModel(layers=3, blocks=1, dilation_channels=8, residual_channels=8,
                           skip_channels=8, end_channels=8, classes=16, output_length=8)  # fmt: skip
+    return qk.Subject(model, example=torch.randn(2, 16, 24))
 
 
 def tacotron_encoder():
     from types import SimpleNamespace
 
-    m = code("NVIDIA/tacotron2", "model", without="librosa librosa.util librosa.filters inflect unidecode tensorflow")
+    m = code("NVIDIA/tacotron2", "model", without="librosa inflect unidecode tensorflow")
     model = m.Encoder(SimpleNamespace(encoder_n_convolutions=2, encoder_embedding_dim=32,
                                       encoder_kernel_size=5))  # fmt: skip
-    return qk.Subject(model, example={"x": torch.randn(2, 32, 13), "input_lengths": torch.tensor([13, 9])})
+    return qk.Subject(lambda x, lengths: model(x.transpose(1, 2), lengths),
+                      example=(torch.randn(2, 13, 32), torch.tensor([13, 9])))  # fmt: skip
 
 
 def moshi():
-    m = code("kyutai-labs/moshi", "moshi.modules.transformer", under="moshi", without="sphn aiohttp bitsandbytes")
+    m = code("kyutai-labs/moshi", "moshi.modules.transformer", under="moshi", without="sphn aiohttp bitsandbytes sentencepiece")
     return m.StreamingTransformer(32, 4, 2, 64, causal=True, context=8, positional_embedding="rope")
 
 
@@ -110,12 +124,13 @@ def tcn_streaming():
 
 
 def wav2vec_like():
-    m = code("torchaudio", "torchaudio.models.wav2vec2", without="torchaudio._extension")
+    m = code("torchaudio", "torchaudio.models.wav2vec2", without=TORCHAUDIO)
     return m.wav2vec2_model("layer_norm", [(16, 4, 2), (16, 3, 2)], False, 32, 0.1, 8, 4, 2, 4, 0.1,
                             48, 0.1, 0.1, False, 0.0, 7)  # fmt: skip
 
 
 def emformer():
-    m = code("torchaudio", "torchaudio.models.emformer", without="torchaudio._extension")
+    m = code("torchaudio", "torchaudio.models.emformer", without=TORCHAUDIO)
     model = m.Emformer(16, 4, 32, 2, 4, left_context_length=4, right_context_length=1)
-    return qk.Subject(model, example={"input": torch.randn(2, 13, 16), "lengths": torch.tensor([12, 9])})
+    return qk.Subject(lambda input, lengths: model(input, lengths)[0],
+                      example=(torch.randn(2, 13, 16), torch.tensor([12, 9])))  # fmt: skip

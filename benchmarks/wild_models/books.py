@@ -144,19 +144,15 @@ def hyunwoongko():
     return _pair(model)
 
 
-def tunz():
-    m = code("tunz/transformer-pytorch", "model.transformer", without="torchtext dill")
-    return _pair(m.Transformer(61, 61, 2, 32, 64, 0.1, src_pad_idx=0, trg_pad_idx=0))
-
-
 def sam_lynn_evans():
     m = code("SamLynnEvans/Transformer", "Models")
     model = m.Transformer(61, 61, 32, 2, 4, 0.1)
-    source, target = torch.randint(1, 61, (2, 7)), torch.randint(1, 61, (2, 5))
-    seen = torch.ones(2, 1, 7, dtype=torch.bool)
-    later = torch.ones(1, 5, 5, dtype=torch.bool).tril().expand(2, 5, 5)
-    return qk.Subject(model, example={"src": source, "trg": target, "src_mask": seen,
-                                      "trg_mask": later})  # fmt: skip
+
+    def forward(src, trg):
+        later = torch.ones(1, trg.shape[1], trg.shape[1]).tril() * (trg != 1).unsqueeze(1)
+        return model(src, trg, (src != 1).unsqueeze(1), later)
+
+    return qk.Subject(forward, example=(torch.randint(2, 61, (2, 7)), torch.randint(2, 61, (2, 5))))
 
 
 def transformer_encoder():
@@ -171,28 +167,11 @@ def tutorial_transformer():
     return _pair(m.Transformer())
 
 
-def tutorial_bert():
-    m = definitions("graykode/nlp-tutorial", "5-2.BERT/BERT.py", maxlen=30, vocab_size=61,
-                    d_model=32, d_ff=64, d_k=8, d_v=8, n_layers=2, n_heads=4, n_segments=2)  # fmt: skip
-    ids = torch.randint(1, 61, (2, 7))
-    return qk.Subject(m.BERT(), example={"input_ids": ids, "segment_ids": ids % 2,
-                                         "masked_pos": torch.tensor([[1, 3], [2, 5]])})  # fmt: skip
-
-
-def keon_seq2seq():
-    m = code("keon/seq2seq", "model")
-    model = m.Seq2Seq(m.Encoder(61, 32, 32, n_layers=2, dropout=0.1),
-                      m.Decoder(32, 32, 61, n_layers=1, dropout=0.0))  # fmt: skip
-
-    def forward(source, target):
-        return model(source, target, teacher_forcing_ratio=1.0)
-
-    return qk.Subject(forward, example=(torch.randint(1, 61, (7, 2)), torch.randint(1, 61, (5, 2))))
-
-
 def ibm_encoder():
     m = code("IBM/pytorch-seq2seq", "seq2seq.models", without="torchtext")
-    return m.EncoderRNN(61, 64, 32, variable_lengths=True, bidirectional=True, n_layers=2)
+    model = m.EncoderRNN(61, 64, 32, variable_lengths=True, bidirectional=True, n_layers=2)
+    return qk.Subject(lambda ids, lengths: model(ids, lengths)[0],
+                      example=(torch.randint(1, 61, (2, 7)), torch.tensor([7, 5])))  # fmt: skip
 
 
 def ibm_seq2seq():
@@ -216,5 +195,3 @@ def aladdin_transformer():
         "ML/Pytorch/more_advanced/transformer_from_scratch/transformer_from_scratch.py")  # fmt: skip
     return _pair(m.Transformer(61, 61, 0, 0, embed_size=32, num_layers=2, heads=4, dropout=0.1,
                                device="cpu", max_length=64))  # fmt: skip
-
-

@@ -1,8 +1,16 @@
 """Packages of one idea each about attention: windows, kernels, hashing, memories, recurrences."""
 
+import torch
 from found import code
 
+import querykey as qk
+
 SIZES = dict(num_tokens=61, dim=32, depth=2)
+
+
+def _of_16(model):
+    """A model that takes lengths of a certain multiple, shown by the example."""
+    return qk.Subject(model, example=torch.randint(0, 61, (2, 16)))
 
 
 def performer():
@@ -27,18 +35,21 @@ def linear_attention_causal():
 
 def routing():
     m = code("routing-transformer", "routing_transformer")
-    return m.RoutingTransformerLM(**SIZES, max_seq_len=64, heads=4, dim_head=8, window_size=8,
-                                  causal=True)  # fmt: skip
+    model = m.RoutingTransformerLM(**SIZES, max_seq_len=64, heads=4, dim_head=8, window_size=8,
+                                   causal=True)  # fmt: skip
+    return _of_16(model)
 
 
 def reformer():
     m = code("reformer-pytorch", "reformer_pytorch")
-    return m.ReformerLM(**SIZES, max_seq_len=64, heads=4, dim_head=8, bucket_size=4, causal=True)
+    return _of_16(m.ReformerLM(**SIZES, max_seq_len=64, heads=4, dim_head=8, bucket_size=4,
+                               causal=True))  # fmt: skip
 
 
 def sinkhorn():
     m = code("sinkhorn-transformer", "sinkhorn_transformer")
-    return m.SinkhornTransformerLM(**SIZES, max_seq_len=64, heads=4, bucket_size=8, causal=True)
+    return _of_16(m.SinkhornTransformerLM(**SIZES, max_seq_len=64, heads=4, bucket_size=8,
+                                          causal=True))  # fmt: skip
 
 
 def linformer():
@@ -61,7 +72,7 @@ def palm():
 
 
 def gmlp():
-    return code("g-mlp-pytorch", "g_mlp_pytorch").gMLP(**SIZES, seq_len=16)
+    return _of_16(code("g-mlp-pytorch", "g_mlp_pytorch").gMLP(**SIZES, seq_len=16))
 
 
 def gmlp_causal():
@@ -80,7 +91,7 @@ def compressive():
 
 def memory_transformer_xl():
     m = code("memory-transformer-xl", "memory_transformer_xl")
-    return m.MemoryTransformerXL(61, 32, 16, 2, heads=4, mem_len=16, lmem_len=16)
+    return _of_16(m.MemoryTransformerXL(61, 32, 16, 2, heads=4, mem_len=16, lmem_len=16))
 
 
 def memformer():
@@ -103,12 +114,9 @@ def block_recurrent():
 
 def fast_transformer():
     m = code("fast-transformer-pytorch", "fast_transformer_pytorch")
-    return m.FastTransformer(**SIZES, max_seq_len=64, heads=4, dim_head=8, absolute_pos_emb=True)
-
-
-def h_transformer():
-    m = code("h-transformer-1d", "h_transformer_1d")
-    return m.HTransformer1D(**SIZES, max_seq_len=64, heads=4, dim_head=8, block_size=4)
+    model = m.FastTransformer(**SIZES, max_seq_len=64, heads=4, dim_head=8, absolute_pos_emb=True)
+    return qk.Subject(model, example={"x": torch.randint(0, 61, (2, 7)),
+                                      "mask": torch.ones(2, 7, dtype=torch.bool)})  # fmt: skip
 
 
 def h_transformer_causal():
@@ -116,15 +124,9 @@ def h_transformer_causal():
     return m.HTransformer1D(**SIZES, max_seq_len=64, heads=4, dim_head=8, block_size=4, causal=True)
 
 
-def hourglass():
-    m = code("hourglass-transformer-pytorch", "hourglass_transformer_pytorch")
-    return m.HourglassTransformerLM(num_tokens=61, dim=32, max_seq_len=64, depth=(2, 2, 2),
-                                    shorten_factor=2, heads=4, dim_head=8)  # fmt: skip
-
-
 def token_shift():
     m = code("token-shift-gpt", "token_shift_gpt")
-    return m.TokenShiftGPT(**SIZES, max_seq_len=64)
+    return qk.Subject(m.TokenShiftGPT(**SIZES, max_seq_len=64), example=torch.randint(0, 61, (2, 40)))
 
 
 def charformer():
@@ -157,16 +159,6 @@ def megabyte():
 def gateloop():
     m = code("gateloop-transformer", "gateloop_transformer")
     return m.Transformer(**SIZES, heads=4, dim_head=8)
-
-
-def ngpt():
-    return code("nGPT-pytorch", "nGPT_pytorch").nGPT(**SIZES, heads=4, dim_head=8)
-
-
-def long_short():
-    m = code("long-short-transformer", "long_short_transformer")
-    return m.LongShortTransformer(**SIZES, max_seq_len=64, window_size=8, segment_size=4, r=2,
-                                  heads=4, dim_head=8)  # fmt: skip
 
 
 def infini():
@@ -221,8 +213,10 @@ def omninet_causal():
 
 def complex_valued():
     m = code("complex-valued-transformer", "complex_valued_transformer")
-    return m.ComplexTransformer(32, depth=2, num_tokens=61, causal=True, heads=4, dim_head=8,
-                                flash_attn=False)  # fmt: skip
+    model = m.ComplexTransformer(32, depth=2, num_tokens=61, causal=True, heads=4, dim_head=8,
+                                 flash_attn=False)  # fmt: skip
+    return qk.Subject(lambda ids: model(ids, return_real_logits=True),
+                      example=torch.randint(0, 61, (2, 7)))  # fmt: skip
 
 
 def tranception():
@@ -252,7 +246,8 @@ def colt5():
 
 def bidirectional_cross():
     m = code("bidirectional-cross-attention", "bidirectional_cross_attention")
-    return m.BidirectionalCrossAttention(dim=32, heads=4, dim_head=8, context_dim=24)
+    model = m.BidirectionalCrossAttention(dim=32, heads=4, dim_head=8, context_dim=24)
+    return qk.Subject(model, example={"x": torch.randn(2, 7, 32), "context": torch.randn(2, 5, 24)})
 
 
 def isab():
@@ -273,6 +268,6 @@ def ring_attention():
 
 
 def dalle():
-    m = code("dalle-pytorch", "dalle_pytorch.dalle_pytorch", without="taming omegaconf youtokentome")
+    m = code("dalle-pytorch", "dalle_pytorch.dalle_pytorch", without="taming omegaconf youtokentome requests")
     vae = m.DiscreteVAE(image_size=16, num_layers=2, num_tokens=61, codebook_dim=32, hidden_dim=8)
     return m.DALLE(dim=32, vae=vae, num_text_tokens=61, text_seq_len=16, depth=2, heads=4, dim_head=8)

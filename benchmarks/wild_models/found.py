@@ -104,4 +104,8 @@ class _Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _nothing(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return type(name, (), {"__init__": lambda self, *args, **options: None})
+    members = {
+        "__init__": lambda self, *args, **options: None,
+        "__call__": lambda self, given=None, *args: given,  # as a decorator that changes nothing
+    }
+    return type(name, (), {**members, "__class_getitem__": classmethod(lambda cls, key: cls)})

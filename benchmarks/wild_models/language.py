@@ -75,14 +75,6 @@ def makemore_mlp():
     return m.MLP(m.ModelConfig(block_size=3, vocab_size=61, n_embd=16, n_embd2=32))
 
 
-def gpt_fast():
-    m = code("meta-pytorch/gpt-fast", "model")
-    model = m.Transformer(m.ModelArgs(block_size=64, vocab_size=61, n_layer=2, n_head=4, dim=64,
-                                      n_local_heads=2, intermediate_size=64))  # fmt: skip
-    model.setup_caches(2, 64)
-    return model
-
-
 def minimind():
     m = code("jingyaogong/minimind", "model.model_minimind")
     return m.MiniMindForCausalLM(m.MiniMindConfig(hidden_size=32, num_hidden_layers=2,
@@ -128,27 +120,24 @@ def retnet():
     return m.RetNet(layers=2, hidden_dim=32, ffn_size=64, heads=4)
 
 
-def transformer_xl():
-    import sys
-    from found import folder
+def _recurrent(model):
+    """Positions come first in these, and the state is given by the caller."""
 
-    sys.path.insert(0, str(folder("kimiyoung/transformer-xl") / "pytorch" / "utils"))
-    m = code("kimiyoung/transformer-xl", "mem_transformer", under="pytorch")
-    model = m.MemTransformerLM(61, 2, 4, 32, 8, 64, 0.1, 0.1, tgt_len=16, ext_len=0, mem_len=16,
-                               cutoffs=[], attn_type=0)  # fmt: skip
-    return model
+    def forward(ids):
+        scores = model(ids.T, model.init_hidden(len(ids)))[0]
+        return scores.view(ids.shape[1], len(ids), -1).transpose(0, 1)
+
+    return qk.Subject(forward, example=torch.randint(0, 61, (2, 7)))
 
 
 def awd_lstm():
     m = code("salesforce/awd-lstm-lm", "model")
-    model = m.RNNModel("LSTM", 61, 32, 48, 2)
-    return qk.Subject(model, example={"input": torch.randint(0, 61, (7, 2)), "hidden": model.init_hidden(2)})
+    return _recurrent(m.RNNModel("LSTM", 61, 32, 48, 2))
 
 
 def word_language_lstm():
     m = code("pytorch/examples", "model", under="word_language_model")
-    model = m.RNNModel("LSTM", 61, 32, 32, 2)
-    return qk.Subject(model, example={"input": torch.randint(0, 61, (7, 2)), "hidden": model.init_hidden(2)})
+    return _recurrent(m.RNNModel("LSTM", 61, 32, 32, 2))
 
 
 def word_language_transformer():

@@ -176,18 +176,6 @@ def x_continuous():
     return m.ContinuousTransformerWrapper(dim_in=5, dim_out=5, max_seq_len=64, attn_layers=layers)
 
 
-def x_gpt_vae():
-    m = code("x-transformers", "x_transformers.gpt_vae")
-    return m.GPTVAE(num_tokens=61, dim=32, depth=2, enc_depth=1, max_seq_len=64, heads=4,
-                    attn_dim_head=8)  # fmt: skip
-
-
-def x_free():
-    m = code("x-transformers", "x_transformers.free_transformer")
-    return m.FreeTransformer(num_tokens=61, dim=32, dec_head_depth=1, dec_tail_depth=1, enc_depth=1,
-                             max_seq_len=64, heads=4, attn_dim_head=8)  # fmt: skip
-
-
 def x_pair():
     m = code("x-transformers", "x_transformers")
     both = m.XTransformer(dim=32, enc_num_tokens=61, enc_depth=2, enc_heads=4, enc_max_seq_len=64,
@@ -198,10 +186,3 @@ def x_pair():
         return both.decoder.net(tgt, context=memory)
 
     return qk.Subject(forward, example=(torch.randint(0, 61, (2, 7)), torch.randint(0, 61, (2, 5))))
-
-
-def x_multi_input():
-    m = code("x-transformers", "x_transformers.multi_input")
-    layers = m.Decoder(dim=32, depth=2, heads=4, attn_dim_head=8)
-    return m.MultiInputTransformerWrapper(num_tokens={"a": 61, "b": 7}, max_seq_len=64,
-                                          attn_layers=layers)  # fmt: skip

@@ -8,8 +8,7 @@ import querykey as qk
 
 def mamba():
     m = code("mambapy", "mambapy.mamba")
-    lm = code("mambapy", "mambapy.lm")
-    return lm.LM(m.MambaConfig(d_model=32, n_layers=2), 64)
+    return m.Mamba(m.MambaConfig(d_model=32, n_layers=2))
 
 
 def jamba():
@@ -49,7 +48,7 @@ def min_gru():
 
 def cfc():
     m = code("ncps", "ncps.torch")
-    return m.CfC(8, 16)
+    return qk.Subject(m.CfC(8, 16), example=torch.randn(2, 7, 8))
 
 
 def ltc():
@@ -82,7 +81,7 @@ def another_retnet():
 
 
 def torchscale_retnet():
-    m = code("torchscale", "torchscale.architecture.retnet", without="fairscale apex")
+    m = code("torchscale", "torchscale.architecture.retnet", without="fairscale apex torchvision timm")
     config = code("torchscale", "torchscale.architecture.config")
     sizes = config.RetNetConfig(vocab_size=61, decoder_embed_dim=32, decoder_value_embed_dim=32,
         decoder_retention_heads=4, decoder_ffn_embed_dim=48, decoder_layers=2,
@@ -91,7 +90,7 @@ def torchscale_retnet():
 
 
 def torchscale_decoder():
-    m = code("torchscale", "torchscale.architecture.decoder", without="fairscale apex")
+    m = code("torchscale", "torchscale.architecture.decoder", without="fairscale apex torchvision timm")
     config = code("torchscale", "torchscale.architecture.config")
     sizes = config.DecoderConfig(vocab_size=61, decoder_embed_dim=32, decoder_attention_heads=4,
         decoder_ffn_embed_dim=48, decoder_layers=2, no_output_layer=False)  # fmt: skip
@@ -99,7 +98,7 @@ def torchscale_decoder():
 
 
 def torchscale_encoder():
-    m = code("torchscale", "torchscale.architecture.encoder", without="fairscale apex")
+    m = code("torchscale", "torchscale.architecture.encoder", without="fairscale apex torchvision timm")
     config = code("torchscale", "torchscale.architecture.config")
     sizes = config.EncoderConfig(vocab_size=61, encoder_embed_dim=32, encoder_attention_heads=4,
                                  encoder_ffn_embed_dim=48, encoder_layers=2)  # fmt: skip
@@ -107,7 +106,7 @@ def torchscale_encoder():
 
 
 def _zoology(module, name, **sizes):
-    m = code("HazyResearch/zoology", f"zoology.mixers.{module}", without="pydantic_yaml fla wandb")
+    m = code("HazyResearch/zoology", f"zoology.mixers.{module}", beside="opt-einsum", without="pydantic_yaml fla wandb")
     return getattr(m, name)(d_model=32, **sizes)
 
 
@@ -124,7 +123,7 @@ def zoology_base_conv():
 
 
 def griffin():
-    m = code("google-deepmind/recurrentgemma", "recurrentgemma.torch.griffin", without="jax jaxlib flax orbax sentencepiece jaxtyping")
+    m = code("google-deepmind/recurrentgemma", "recurrentgemma.torch.griffin", without="jax jaxlib flax orbax sentencepiece jaxtyping typeguard")
     c = code("google-deepmind/recurrentgemma", "recurrentgemma.common")
     config = c.GriffinConfig(
         vocab_size=61, width=32, mlp_expanded_width=96, num_heads=4,
@@ -136,22 +135,13 @@ def griffin():
 
 
 def olmo():
-    m = code("ai2-olmo", "olmo.model", beside="omegaconf antlr4-python3-runtime", without="boto3 botocore google cached_path")
+    m = code("ai2-olmo", "olmo.model", beside="omegaconf antlr4-python3-runtime", without="datasets boto3 botocore google cached_path")
     c = code("ai2-olmo", "olmo.config")
     config = c.ModelConfig(d_model=32, n_heads=4, n_layers=2, mlp_ratio=2, max_sequence_length=64,
                            vocab_size=61, embedding_size=64, rope=True, init_device="cpu")  # fmt: skip
     return m.OLMo(config)
 
 
-def bitnet():
-    m = code("kyegomez/BitNet", "bitnet.bit_transformer", without="zeta")
-    return m.BitNetTransformer(32, 2, 61, heads=4)
-
-
 def hopfield():
     m = code("ml-jku/hopfield-layers", "hflayers")
     return qk.Subject(m.Hopfield(input_size=32, hidden_size=8, num_heads=4), example=torch.randn(2, 7, 32))
-
-
-def sru():
-    return code("sru", "sru", without="sru.cuda_functional sru.kernels").SRU(8, 16, num_layers=2)

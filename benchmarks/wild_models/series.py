@@ -11,7 +11,7 @@ SETTINGS = dict(
     task_name="long_term_forecast", seq_len=16, label_len=8, pred_len=8, enc_in=5, dec_in=5, c_out=5,
     d_model=32, d_ff=48, n_heads=4, e_layers=2, d_layers=1, dropout=0.1, factor=3, embed="timeF",
     freq="h", activation="gelu", moving_avg=5, distil=False, top_k=2, num_kernels=2, num_class=3,
-    p_hidden_dims=[16, 16], p_hidden_layers=2, seg_len=4, individual=False,
+    p_hidden_dims=[16, 16], p_hidden_layers=2, seg_len=4, individual=False, expand=2, d_conv=4,
 )  # fmt: skip
 
 
@@ -86,14 +86,15 @@ def informer():
 
 
 def tsai_tst():
-    m = code("tsai", "tsai.models.TST", without="fastai fastcore")
+    m = code("tsai", "tsai.models.TST", without="fastai psutil")
     return m.TST(5, 3, 16, n_layers=2, d_model=32, n_heads=4, d_ff=48)
 
 
 def lucid_inverted():
     m = code("iTransformer", "iTransformer")
-    return m.iTransformer(num_variates=5, lookback_len=16, depth=2, dim=32, pred_length=8, heads=4,
-                          dim_head=8)  # fmt: skip
+    model = m.iTransformer(num_variates=5, lookback_len=16, depth=2, dim=32, pred_length=8, heads=4,
+                           dim_head=8)  # fmt: skip
+    return qk.Subject(lambda x: model(x)[8], example=torch.randn(2, 16, 5))
 
 
 def tcn_words():
@@ -124,6 +125,11 @@ def conv_lstm():
 
 
 def decision_transformer():
+    import transformers
+
+    then = transformers.modeling_utils  # which held these in 2021
+    then.Conv1D, then.SequenceSummary = transformers.pytorch_utils.Conv1D, None
+    then.find_pruneable_heads_and_indices = then.prune_conv1d_layer = None
     m = code("kzl/decision-transformer", "decision_transformer.models.decision_transformer",
              under="gym")  # fmt: skip
     model = m.DecisionTransformer(3, 2, 32, max_length=16, max_ep_len=64, n_layer=2, n_head=4,
@@ -139,7 +145,7 @@ def sasrec():
     args = SimpleNamespace(device="cpu", norm_first=True, hidden_units=32, maxlen=64,
                            dropout_rate=0.1, num_blocks=2, num_heads=4)  # fmt: skip
     model = m.SASRec(7, 60, args)
-    return qk.Subject(model.log2feats, example=torch.randint(1, 61, (2, 7)))
+    return qk.Subject(lambda ids: model.log2feats(ids.numpy()), example=torch.randint(1, 61, (2, 7)))
 
 
 def route_encoder():
@@ -151,14 +157,18 @@ def route_encoder():
 def graph_transformer():
     m = code("graph-transformer-pytorch", "graph_transformer_pytorch")
     model = m.GraphTransformer(32, 2, dim_head=8, edge_dim=8, heads=4, with_feedforwards=True)
-    return qk.Subject(lambda nodes, edges: model(nodes, edges)[0],
-                      example=(torch.randn(2, 7, 32), torch.randn(2, 7, 7, 8)))  # fmt: skip
+
+    def forward(nodes):
+        edges = nodes[:, :, None, :8] * nodes[:, None, :, 8:16]
+        return model(nodes, edges)[0]
+
+    return qk.Subject(forward, example=torch.randn(2, 7, 32))
 
 
 def egnn():
     m = code("egnn-pytorch", "egnn_pytorch")
     model = m.EGNN_Network(depth=2, dim=16, num_tokens=11)
-    return qk.Subject(lambda feats, coors: model(feats, coors)[0],
+    return qk.Subject(lambda feats, coors: model(feats, coors),
                       example=(torch.randint(0, 11, (2, 7)), torch.randn(2, 7, 3)))  # fmt: skip
 
 

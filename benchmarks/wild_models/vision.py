@@ -9,7 +9,7 @@ VIT = dict(image_size=32, patch_size=8, num_classes=7, dim=32, heads=4, mlp_dim=
 
 
 def _vit(module, name, **sizes):
-    return getattr(code("vit-pytorch", f"vit_pytorch.{module}"), name)(**sizes)
+    return getattr(code("vit-pytorch", f"vit_pytorch.{module}", without="torchvision"), name)(**sizes)
 
 
 def vit():
@@ -40,7 +40,7 @@ def cct():
 
 
 def vit_memory():
-    m = code("vit-pytorch", "vit_pytorch.vit_with_patch_merger")
+    m = code("vit-pytorch", "vit_pytorch.vit_with_patch_merger", without="torchvision")
     return m.ViT(**VIT, depth=4, dim_head=8, patch_merge_num_tokens=4)
 
 
@@ -55,7 +55,7 @@ def cross_former():
 
 
 def _timm(name, **more):
-    return code("timm", "timm").create_model(name, num_classes=7, **more)
+    return code("timm", "timm", without="torchvision").create_model(name, num_classes=7, **more)
 
 
 def timm_vit():
@@ -84,7 +84,7 @@ def timm_convnext():
 
 
 def mae():
-    m = code("facebookresearch/mae", "models_mae")
+    m = code("facebookresearch/mae", "models_mae", beside="timm", without="torchvision")
     model = m.MaskedAutoencoderViT(32, 8, 3, 32, 2, 4, 16, 1, 4)
 
     def forward(images):
@@ -94,20 +94,20 @@ def mae():
 
 
 def clip():
-    m = code("openai/CLIP", "clip.model")
+    m = code("openai/CLIP", "clip.model", without="torchvision ftfy")
     model = m.CLIP(32, 32, 2, 64, 8, 16, 61, 64, 4, 2)
     ids = torch.randint(1, 61, (2, 16))
     return qk.Subject(model.encode_text, example=ids)
 
 
 def open_clip_text():
-    m = code("open_clip_torch", "open_clip.transformer")
+    m = code("open_clip_torch", "open_clip.transformer", without="torchvision ftfy")
     return m.TextTransformer(context_length=16, vocab_size=61, width=32, heads=4, layers=2,
                              output_dim=32)  # fmt: skip
 
 
 def unet():
-    m = code("segmentation-models-pytorch", "segmentation_models_pytorch")
+    m = code("segmentation-models-pytorch", "segmentation_models_pytorch", without="torchvision")
     return m.Unet("resnet18", encoder_weights=None, classes=2)
 
 
@@ -131,7 +131,7 @@ def detr():
 
 
 def dit():
-    m = code("facebookresearch/DiT", "models", beside="timm")
+    m = code("facebookresearch/DiT", "models", beside="timm", without="torchvision")
     model = m.DiT(input_size=8, patch_size=2, in_channels=4, hidden_size=32, depth=2, num_heads=4,
                   num_classes=7)  # fmt: skip
     return qk.Subject(model, example={"x": torch.randn(2, 4, 8, 8), "t": torch.tensor([3, 500]),
@@ -139,12 +139,12 @@ def dit():
 
 
 def uvit():
-    m = code("baofff/U-ViT", "libs.uvit", beside="timm")
+    m = code("baofff/U-ViT", "libs.uvit", beside="timm", without="torchvision")
     model = m.UViT(img_size=16, patch_size=4, in_chans=3, embed_dim=32, depth=2, num_heads=4)
     return qk.Subject(model, example={"x": torch.randn(2, 3, 16, 16),
                                       "timesteps": torch.tensor([3.0, 500.0])})  # fmt: skip
 
 
 def linear_vit():
-    m = code("lukemelas/do-you-even-need-attention", "vision_transformer_linear", beside="timm")
+    m = code("lukemelas/do-you-even-need-attention", "vision_transformer_linear", beside="timm", without="torchvision")
     return m.LinearVisionTransformer(patch_size=16, num_classes=7, embed_dim=32, depth=2, num_heads=4)
