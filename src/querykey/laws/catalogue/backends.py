@@ -15,7 +15,8 @@ from querykey.laws.run import Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Cells, Outcome, Trial
 
-FUSED = {"scaled_dot_product_attention", "multi_head_attention_forward"}
+WHOLE_LAYER = "multi_head_attention_forward"
+FUSED = {"scaled_dot_product_attention", WHOLE_LAYER}
 
 
 def has_a_choice(runner: Runner) -> str:
@@ -34,9 +35,8 @@ def backends(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
     if runner.copies.device.type == "cuda" and runner.facts.rounding.wide and uses_fused:
         yield from fused(runner, setting)
     inputs = runner.inputs(setting)
-    first, others = _choices(runner, setting, inputs)
     every = whole_rows(runner, setting, range(runner.signature.batch_of(inputs)))
-    for other in others:
+    for first, other in _choices(runner, setting, inputs):
         what = f"attention was computed by {other.attention or 'torch as it comes'}"
         yield Trial(Run(inputs, first), Run(inputs, other), (every, every), None, what)
         if not runner.facts.masks_over(runner.signature.axis):
@@ -49,15 +49,21 @@ def backends(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
                 yield replace(trial, what=f"{what}, with {'left' if left else 'right'} padding")
 
 
-def _choices(runner: Runner, setting: Setting, inputs: Inputs) -> tuple[Setting, list[Setting]]:
-    """Return the setting of the first implementation, and those of all others."""
+def _choices(
+    runner: Runner, setting: Setting, inputs: Inputs
+) -> Iterator[tuple[Setting, Setting]]:
+    """Yield the settings of two implementations that must agree."""
     names = runner.facts.arguments.implementations
-    if names == ("math",):
-        bare = replace(setting, conditions=Conditions(bare=True))
-        others = [bare] if _repeats(runner, inputs, bare) else []
-        return replace(setting, attention="math"), others
-    first, *others = [replace(setting, attention=name) for name in names]
-    return first, others
+    if names != ("math",):
+        first, *others = [replace(setting, attention=name) for name in names]
+        yield from ((first, other) for other in others)
+        return
+    yield replace(setting, attention="math"), setting
+    # torch takes its fast path through a whole layer only where nothing is intercepted. Code that
+    # asks for float32 gets it there, so both runs are bare: what it rounds, it rounds in both.
+    bare = replace(setting, conditions=Conditions(bare=True))
+    if WHOLE_LAYER in runner.copies.functions and _repeats(runner, inputs, bare):
+        yield replace(bare, attention="math"), bare
 
 
 def _with_padding(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.arguments import MASKS
 from querykey.laws.understanding.facts import CacheProtocol
-from querykey.laws.understanding.outputs import Path, children
+from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
     r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
@@ -34,7 +33,10 @@ SPLITS = ((8, 4, 1), (12, 1))  # in chunks, and one token after all others
 
 
 def find_cache(runner: Runner) -> CacheProtocol | None:
-    """Return the first protocol that gives the answers of one call, else the first that works."""
+    """Return the first protocol that gives the answers of one call, else the likeliest that works.
+
+    One that gives other answers is a broken cache only if there is no doubt what goes in where.
+    """
     if not runner.signature.sequential or runner.signature.slot.flat:
         return None
     step = runner.subject.cache
@@ -56,9 +58,27 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
                 continue
             if effective and deviation(whole, answer)[0] < runner.facts.threshold:
                 return candidate
-            if not candidate.argument or ARGUMENTS.match(candidate.argument):
-                working = working or candidate  # a name that says nothing must prove itself
+            if _beyond_doubt(runner, candidate):
+                working = working or candidate
     return working
+
+
+def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
+    """Return whether names alone say which part of the output goes in, and by which argument."""
+    if candidate.argument is None:
+        return True
+    rivals = [name for name in _optional(runner, runner.inputs()) if ARGUMENTS.match(name)]
+    if candidate.argument not in rivals or candidate.step is not None:
+        return False
+    if candidate.source is None:  # an empty list or dict may not be what it wants
+        return not isinstance(candidate.make, _Empty)
+    return isinstance(candidate.source[-1], str) or rivals == [candidate.argument]
+
+
+def _optional(runner: Runner, inputs: Inputs) -> list[str]:
+    """Return the arguments that may be left out, and whose name does not say another thing."""
+    free = [n for n, p in runner.copies.parameters.items() if p.default is None and n not in inputs]
+    return [name for name in free if not NOT_CACHES.fullmatch(name)]
 
 
 def _recurs(model: nn.Module) -> bool:
@@ -86,8 +106,7 @@ def _tried(
 def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
     """Yield every protocol that the names of arguments and methods suggest, the likeliest first."""
     parameters = runner.copies.parameters
-    free = [n for n, p in parameters.items() if p.default is None and n not in inputs]
-    free = [name for name in free if not NOT_CACHES.fullmatch(name)]
+    free = _optional(runner, inputs)
     arguments = [name for name in free if ARGUMENTS.match(name)]
     if not arguments and len(free) <= FEW:
         arguments = [name for name in free if not MASKS.match(name)]
@@ -103,19 +122,55 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
             for start in starts:
                 for source in (*_sources(runner, inputs, flags, argument), None):
                     yield CacheProtocol(argument, source, flags, start, make)
-        for empty in ({}, []):
+        for empty in (_Empty(dict), _Empty(list)):
             for start in starts:
-                yield CacheProtocol(argument, None, flags, start, _copying(empty))
+                yield CacheProtocol(argument, None, flags, start, empty)
     if not arguments:
         for start in counters:
             yield CacheProtocol(None, None, flags, start)
     if callable(getattr(runner.copies.model, "extend", None)) and "input" not in parameters:
         yield from _extending(runner)
+    for argument in filter(CERTAIN.search, arguments):
+        for extra in dict.fromkeys([flags, (), *_asking(runner)]):
+            for source in _sources(runner, inputs, extra, argument):
+                told = CacheProtocol(argument, source, extra)
+                yield replace(told, step=_repeating(runner, told))
 
 
-def _copying(empty: Any) -> Callable[[nn.Module, int], Any]:
-    """Return a function that makes a fresh empty container as the first cache."""
-    return lambda model, batch: copy.copy(empty)
+@dataclass(frozen=True)
+class _Empty:
+    """Makes a fresh empty container as the first cache."""
+
+    kind: type
+
+    def __call__(self, model: nn.Module, batch: int) -> Any:
+        return self.kind()
+
+
+def _asking(runner: Runner) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """Yield the switches that make a model return more, each alone."""
+    for name, parameter in runner.copies.parameters.items():
+        if name.startswith(("return_", "output_")) and parameter.default is False:
+            yield ((name, True),)
+
+
+def _repeating(runner: Runner, told: CacheProtocol) -> Callable[..., Any]:
+    """Return a step that passes all ids so far beside the cache, and is answered for new ones."""
+    main, argument, source = runner.signature.main.name, told.argument, told.source
+    assert argument is not None
+    assert source is not None
+
+    def step(model: Any, inputs: Inputs, cache: Any) -> tuple[Any, Any]:
+        ids, given = inputs[main], dict(inputs)
+        if cache is not None:
+            before, given[argument] = cache
+            ids = given[main] = torch.cat([before, ids], 1)
+        output = model(**given, **dict(told.arguments))
+        if runner.take(output, inputs).shape[1] != inputs[main].shape[1]:
+            raise ValueError("it does not answer once for every new token")
+        return output, (ids, follow(output, source))
+
+    return step
 
 
 def _makers(runner: Runner) -> Iterator[Callable[[nn.Module, int], Any]]:

@@ -88,7 +88,7 @@ class CacheProtocol:
 
     def __str__(self) -> str:
         if self.step:
-            return "as told"
+            return f"{self.argument}, beside all ids so far" if self.argument else "as told"
         return self.argument or f"kept inside, told {self.start}"
 
 

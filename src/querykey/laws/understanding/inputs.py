@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from querykey.words import raised
 
 DATA = ("tokens", "features", "image", "signal")
 SAYING = "with --input NAME=KIND(AXIS, ...), or an example in Python"
+ALONE = 32  # the one length at which a model is tried whose answers follow none
 ECHOES = re.compile(r"^(targets?|labels?|y)$")
 
 
@@ -68,6 +70,10 @@ def _signature(copies: ModelCopies) -> CallSignature:
             "its output holds no floating tensor with a batch axis; check a model that returns "
             "scores or hidden states, and not only a loss"
         )
+    if kept := _at_own_lengths(copies, inputs):
+        with suppress(Exception):
+            if signature := _located(copies, kept):
+                return signature
     raise UnfitError(reason) from cause
 
 
@@ -159,6 +165,26 @@ def _groupings(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:
             yield tuple(_renamed(entry, free[i]) for i, entry in enumerate(inputs))
         yield tuple(_renamed(entry, free[min(i, 1)]) for i, entry in enumerate(inputs))
     yield inputs
+
+
+def _at_own_lengths(copies: ModelCopies, inputs: tuple[Input, ...]) -> tuple[Input, ...]:
+    """Return the inputs at the example's own lengths, where answers follow no length.
+
+    Such a model takes no other length, or answers at every fourth position: its rows can be tried.
+    """
+    if not any(length_of(entry) for entry in inputs):
+        return ()
+    values = [value for _, value in tensors(copies.subject.example)]
+    sizes = [tuple(v.shape) for v in values] or [(ALONE,) * len(e.axes) for e in inputs]
+    if len(sizes) != len(inputs):
+        return ()
+    return tuple(
+        replace(
+            entry,
+            axes=tuple(n if a in LENGTHS else a for a, n in zip(entry.axes, shape, strict=True)),
+        )
+        for entry, shape in zip(inputs, sizes, strict=True)
+    )
 
 
 def _renamed(entry: Input, length: str) -> Input:

@@ -106,5 +106,7 @@ def locate(shapes: list[dict[Path, tuple[int, ...]]], sizes: list[tuple[int, int
         seq = [a for a in moved if long[a] - base[a] == grow]
         if len(moved) > 1 or len(seq) != len(moved) or len(batch) > 1:
             continue  # attention maps, pooled or strided positions: no answer per position
+        if seq and base[seq[0]] < sizes[0][1]:
+            continue  # which of the positions have no answer cannot be told
         slots.append(Slot(path, batch[0] if batch else None, seq[0] if seq else None))
     return slots
