@@ -11,6 +11,11 @@ TORCHAUDIO = " ".join(f"torchaudio.{name}" for name in (
     "sox_effects kaldi_io _torchcodec prototype").split())  # fmt: skip
 
 
+def _full(x):
+    """Return the length of every row: no row ends earlier."""
+    return torch.full((len(x),), x.shape[1])
+
+
 def conformer():
     m = code("conformer", "conformer")
     return m.Conformer(dim=32, depth=2, dim_head=8, heads=4, conv_kernel_size=5)
@@ -24,38 +29,30 @@ def conformer_causal():
 def sooftware_conformer():
     m = code("sooftware/conformer", "conformer.model")
     model = m.Conformer(7, input_dim=16, encoder_dim=32, num_encoder_layers=2, num_attention_heads=4)
-    return qk.Subject(lambda inputs, lengths: model(inputs, lengths)[0],
-                      example=(torch.randn(2, 40, 16), torch.tensor([40, 32])))  # fmt: skip
+    return qk.Subject(lambda x: model(x, _full(x))[0], example=torch.randn(2, 40, 16))
 
 
 def torchaudio_conformer():
     m = code("torchaudio", "torchaudio.models.conformer", without=TORCHAUDIO)
     model = m.Conformer(16, 4, 32, 2, 5)
-    return qk.Subject(lambda input, lengths: model(input, lengths)[0],
-                      example=(torch.randn(2, 13, 16), torch.tensor([13, 9])))  # fmt: skip
+    return qk.Subject(lambda x: model(x, _full(x))[0], example=torch.randn(2, 13, 16))
 
 
 def wenet():
     m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
-             without="librosa torchaudio whisper openai_whisper langid jieba wenet.dataset")  # fmt: skip
+             without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset")  # fmt: skip
     model = m.TransformerEncoder(16, 32, 4, 64, 2, input_layer="linear")
 
-    def forward(xs, xs_lens):
-        return model(xs, xs_lens, -1)[0]
-
-    return qk.Subject(forward, example=(torch.randn(2, 13, 16), torch.tensor([13, 9])))
+    return qk.Subject(lambda x: model(x, _full(x), -1)[0], example=torch.randn(2, 13, 16))
 
 
 def wenet_chunks():
     m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
-             without="librosa torchaudio whisper openai_whisper langid jieba wenet.dataset")  # fmt: skip
+             without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset")  # fmt: skip
     model = m.ConformerEncoder(16, 32, 4, 64, 2, input_layer="linear", causal=True,
                                cnn_module_norm="layer_norm", static_chunk_size=4)  # fmt: skip
 
-    def forward(xs, xs_lens):
-        return model(xs, xs_lens)[0]
-
-    return qk.Subject(forward, example=(torch.randn(2, 13, 16), torch.tensor([13, 9])))
+    return qk.Subject(lambda x: model(x, _full(x))[0], example=torch.randn(2, 13, 16))
 
 
 def whisper():
@@ -97,21 +94,13 @@ def demucs():
     return m.Demucs(hidden=8, depth=2, resample=1, normalize=False)
 
 
-def wavenet():
-    m = code("vincentherrmann/pytorch-wavenet", "wavenet_model", without="librosa audio_data")
-    model = m.WaveNetModel(layers=3, blocks=1, dilation_channels=8, residual_channels=8,
-                          skip_channels=8, end_channels=8, classes=16, output_length=8)  # fmt: skip
-    return qk.Subject(model, example=torch.randn(2, 16, 24))
-
-
 def tacotron_encoder():
     from types import SimpleNamespace
 
     m = code("NVIDIA/tacotron2", "model", without="librosa inflect unidecode tensorflow")
     model = m.Encoder(SimpleNamespace(encoder_n_convolutions=2, encoder_embedding_dim=32,
                                       encoder_kernel_size=5))  # fmt: skip
-    return qk.Subject(lambda x, lengths: model(x.transpose(1, 2), lengths),
-                      example=(torch.randn(2, 13, 32), torch.tensor([13, 9])))  # fmt: skip
+    return qk.Subject(lambda x: model(x.transpose(1, 2), _full(x)), example=torch.randn(2, 13, 32))
 
 
 def moshi():
@@ -132,5 +121,4 @@ def wav2vec_like():
 def emformer():
     m = code("torchaudio", "torchaudio.models.emformer", without=TORCHAUDIO)
     model = m.Emformer(16, 4, 32, 2, 4, left_context_length=4, right_context_length=1)
-    return qk.Subject(lambda input, lengths: model(input, lengths)[0],
-                      example=(torch.randn(2, 13, 16), torch.tensor([12, 9])))  # fmt: skip
+    return qk.Subject(lambda x: model(x, _full(x) - 1)[0], example=torch.randn(2, 13, 16))

@@ -162,16 +162,16 @@ def transformer_encoder():
 
 def tutorial_transformer():
     m = definitions("graykode/nlp-tutorial", "5-1.Transformer/Transformer.py", src_vocab_size=61,
-                    tgt_vocab_size=61, src_len=7, tgt_len=5, d_model=32, d_ff=64, d_k=8, d_v=8,
+                    tgt_vocab_size=61, src_len=5, tgt_len=5, d_model=32, d_ff=64, d_k=8, d_v=8,
                     n_layers=2, n_heads=4)  # fmt: skip
-    return _pair(m.Transformer())
+    return _pair(m.Transformer(), 5, 5)
 
 
 def ibm_encoder():
     m = code("IBM/pytorch-seq2seq", "seq2seq.models", without="torchtext")
     model = m.EncoderRNN(61, 64, 32, variable_lengths=True, bidirectional=True, n_layers=2)
-    return qk.Subject(lambda ids, lengths: model(ids, lengths)[0],
-                      example=(torch.randint(1, 61, (2, 7)), torch.tensor([7, 5])))  # fmt: skip
+    return qk.Subject(lambda ids: model(ids, torch.full((len(ids),), ids.shape[1]))[0],
+                      example=torch.randint(1, 61, (2, 7)))  # fmt: skip
 
 
 def ibm_seq2seq():

@@ -101,6 +101,15 @@ class _Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__path__ = []
 
 
+class _Named(type):
+    """A class of which every attribute is its own name, like the members of an enumeration."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
 def _nothing(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
@@ -108,4 +117,4 @@ def _nothing(name: str) -> Any:
         "__init__": lambda self, *args, **options: None,
         "__call__": lambda self, given=None, *args: given,  # as a decorator that changes nothing
     }
-    return type(name, (), {**members, "__class_getitem__": classmethod(lambda cls, key: cls)})
+    return _Named(name, (), {**members, "__class_getitem__": classmethod(lambda cls, key: cls)})

@@ -8,8 +8,13 @@ import querykey as qk
 VIT = dict(image_size=32, patch_size=8, num_classes=7, dim=32, heads=4, mlp_dim=48)
 
 
+def _seeing(model, size=32):
+    return qk.Subject(model, example=torch.randn(2, 3, size, size))
+
+
 def _vit(module, name, **sizes):
-    return getattr(code("vit-pytorch", f"vit_pytorch.{module}", without="torchvision"), name)(**sizes)
+    model = getattr(code("vit-pytorch", f"vit_pytorch.{module}", without="torchvision"), name)
+    return _seeing(model(**sizes))
 
 
 def vit():
@@ -22,7 +27,8 @@ def simple_vit():
 
 def vit_1d():
     sizes = dict(seq_len=32, patch_size=4, num_classes=7, dim=32, heads=4, mlp_dim=48)
-    return _vit("vit_1d", "ViT", **sizes, depth=2, dim_head=8)
+    model = _vit("vit_1d", "ViT", **sizes, depth=2, dim_head=8).forward
+    return qk.Subject(model, example=torch.randn(2, 3, 32))
 
 
 def cait():
@@ -41,7 +47,7 @@ def cct():
 
 def vit_memory():
     m = code("vit-pytorch", "vit_pytorch.vit_with_patch_merger", without="torchvision")
-    return m.ViT(**VIT, depth=4, dim_head=8, patch_merge_num_tokens=4)
+    return _seeing(m.ViT(**VIT, depth=4, dim_head=8, patch_merge_num_tokens=4))
 
 
 def parallel_vit():
@@ -54,8 +60,9 @@ def cross_former():
                 cross_embed_strides=(4, 2), cross_embed_kernel_sizes=((4, 8), (2, 4)))  # fmt: skip
 
 
-def _timm(name, **more):
-    return code("timm", "timm", without="torchvision").create_model(name, num_classes=7, **more)
+def _timm(name, size=32, **more):
+    model = code("timm", "timm", without="torchvision").create_model(name, num_classes=7, **more)
+    return _seeing(model, size)
 
 
 def timm_vit():
@@ -76,7 +83,7 @@ def timm_xcit():
 
 
 def timm_eva():
-    return _timm("eva02_tiny_patch14_224", img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=4)
+    return _timm("eva02_tiny_patch14_224", 28, img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=4)
 
 
 def timm_convnext():
@@ -108,7 +115,7 @@ def open_clip_text():
 
 def unet():
     m = code("segmentation-models-pytorch", "segmentation_models_pytorch", without="torchvision")
-    return m.Unet("resnet18", encoder_weights=None, classes=2)
+    return _seeing(m.Unet("resnet18", encoder_weights=None, classes=2))
 
 
 def detr():
@@ -147,4 +154,6 @@ def uvit():
 
 def linear_vit():
     m = code("lukemelas/do-you-even-need-attention", "vision_transformer_linear", beside="timm", without="torchvision")
-    return m.LinearVisionTransformer(patch_size=16, num_classes=7, embed_dim=32, depth=2, num_heads=4)
+    model = m.LinearVisionTransformer(patch_size=16, num_classes=7, embed_dim=32, depth=2,
+                                      num_heads=4)  # fmt: skip
+    return _seeing(model, 224)

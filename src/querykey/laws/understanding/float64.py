@@ -196,6 +196,8 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def _redraw(module: nn.Module, parameter: torch.Tensor, generator: torch.Generator) -> None:
     """Draw a matrix anew, or add noise to a vector."""
+    if not parameter.numel():
+        return
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(parameter.device, parameter.dtype)
     if parameter.dim() < 2:

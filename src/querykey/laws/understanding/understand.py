@@ -18,6 +18,7 @@ from querykey.laws.understanding.cache_protocol import find_cache
 from querykey.laws.understanding.facts import ModelFacts, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
+from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.words import last_line
 
 SPANS = re.compile(
@@ -38,6 +39,8 @@ def understand(subject: Subject, seed: int = 0) -> Runner:
 def _understood(subject: Subject, seed: int) -> Runner:
     """Find one fact after the other; every step needs those before it."""
     copies, signature = find_signature(subject, seed)
+    if is_one_sample(copies, signature):
+        copies, signature = find_signature(one_by_one(subject, signature), seed)
     if "batch" not in signature.main.axes:
         raise UnsuitedError("its rows are not free: several make one sample")
     facts = ModelFacts(signature, Rounding(copies.recipe.wide))
