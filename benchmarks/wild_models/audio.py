@@ -5,10 +5,25 @@ from found import code
 
 import querykey as qk
 
-
-TORCHAUDIO = " ".join(f"torchaudio.{name}" for name in (
-    "_extension _internal functional transforms compliance datasets pipelines io utils backend "
-    "sox_effects kaldi_io _torchcodec prototype").split())  # fmt: skip
+TORCHAUDIO = " ".join(
+    f"torchaudio.{name}"
+    for name in [
+        "_extension",
+        "_internal",
+        "functional",
+        "transforms",
+        "compliance",
+        "datasets",
+        "pipelines",
+        "io",
+        "utils",
+        "backend",
+        "sox_effects",
+        "kaldi_io",
+        "_torchcodec",
+        "prototype",
+    ]
+)
 
 
 def _full(x):
@@ -28,7 +43,9 @@ def conformer_causal():
 
 def sooftware_conformer():
     m = code("sooftware/conformer", "conformer.model")
-    model = m.Conformer(7, input_dim=16, encoder_dim=32, num_encoder_layers=2, num_attention_heads=4)
+    model = m.Conformer(
+        7, input_dim=16, encoder_dim=32, num_encoder_layers=2, num_attention_heads=4
+    )
     return qk.Subject(lambda x: model(x, _full(x))[0], example=torch.randn(2, 40, 16))
 
 
@@ -39,28 +56,49 @@ def torchaudio_conformer():
 
 
 def wenet():
-    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
-             without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset")  # fmt: skip
+    m = code(
+        "wenet-e2e/wenet",
+        "wenet.models.transformer.encoder",
+        without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset",
+    )
     model = m.TransformerEncoder(16, 32, 4, 64, 2, input_layer="linear")
 
     return qk.Subject(lambda x: model(x, _full(x), -1)[0], example=torch.randn(2, 13, 16))
 
 
 def wenet_chunks():
-    m = code("wenet-e2e/wenet", "wenet.models.transformer.encoder",
-             without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset")  # fmt: skip
-    model = m.ConformerEncoder(16, 32, 4, 64, 2, input_layer="linear", causal=True,
-                               cnn_module_norm="layer_norm", static_chunk_size=4)  # fmt: skip
+    m = code(
+        "wenet-e2e/wenet",
+        "wenet.models.transformer.encoder",
+        without="librosa torchaudio whisper openai_whisper langid jieba requests wenet.dataset",
+    )
+    model = m.ConformerEncoder(
+        16,
+        32,
+        4,
+        64,
+        2,
+        input_layer="linear",
+        causal=True,
+        cnn_module_norm="layer_norm",
+        static_chunk_size=4,
+    )
 
     return qk.Subject(lambda x: model(x, _full(x))[0], example=torch.randn(2, 13, 16))
 
 
 def whisper():
-    m = code("openai-whisper", "whisper.model", without="numba tiktoken whisper.decoding whisper.transcribe")
+    m = code(
+        "openai-whisper",
+        "whisper.model",
+        without="numba tiktoken whisper.decoding whisper.transcribe",
+    )
     sizes = m.ModelDimensions(8, 20, 32, 4, 2, 61, 64, 32, 4, 2)
     decoder = m.Whisper(sizes).decoder
-    return qk.Subject(lambda heard, tokens: decoder(tokens, heard),
-                      example=(torch.randn(2, 20, 32), torch.randint(0, 61, (2, 7))))  # fmt: skip
+    return qk.Subject(
+        lambda heard, tokens: decoder(tokens, heard),
+        example=(torch.randn(2, 20, 32), torch.randint(0, 61, (2, 7))),
+    )
 
 
 def encodec_transformer():
@@ -79,9 +117,22 @@ def encodec_lm():
 
 
 def conv_tasnet():
-    m = code("asteroid", "asteroid.masknn.convolutional", without="asteroid.models asteroid.data huggingface_hub_")
-    return m.TDConvNet(8, 2, n_blocks=2, n_repeats=1, bn_chan=8, hid_chan=16, skip_chan=8, causal=True,
-                       norm_type="cLN")  # fmt: skip
+    m = code(
+        "asteroid",
+        "asteroid.masknn.convolutional",
+        without="asteroid.models asteroid.data huggingface_hub_",
+    )
+    return m.TDConvNet(
+        8,
+        2,
+        n_blocks=2,
+        n_repeats=1,
+        bn_chan=8,
+        hid_chan=16,
+        skip_chan=8,
+        causal=True,
+        norm_type="cLN",
+    )
 
 
 def dptnet():
@@ -98,13 +149,19 @@ def tacotron_encoder():
     from types import SimpleNamespace
 
     m = code("NVIDIA/tacotron2", "model", without="librosa inflect unidecode tensorflow")
-    model = m.Encoder(SimpleNamespace(encoder_n_convolutions=2, encoder_embedding_dim=32,
-                                      encoder_kernel_size=5))  # fmt: skip
+    model = m.Encoder(
+        SimpleNamespace(encoder_n_convolutions=2, encoder_embedding_dim=32, encoder_kernel_size=5)
+    )
     return qk.Subject(lambda x: model(x.transpose(1, 2), _full(x)), example=torch.randn(2, 13, 32))
 
 
 def moshi():
-    m = code("kyutai-labs/moshi", "moshi.modules.transformer", under="moshi", without="sphn aiohttp bitsandbytes sentencepiece")
+    m = code(
+        "kyutai-labs/moshi",
+        "moshi.modules.transformer",
+        under="moshi",
+        without="sphn aiohttp bitsandbytes sentencepiece",
+    )
     return m.StreamingTransformer(32, 4, 2, 64, causal=True, context=8, positional_embedding="rope")
 
 
@@ -114,8 +171,24 @@ def tcn_streaming():
 
 def wav2vec_like():
     m = code("torchaudio", "torchaudio.models.wav2vec2", without=TORCHAUDIO)
-    return m.wav2vec2_model("layer_norm", [(16, 4, 2), (16, 3, 2)], False, 32, 0.1, 8, 4, 2, 4, 0.1,
-                            48, 0.1, 0.1, False, 0.0, 7)  # fmt: skip
+    return m.wav2vec2_model(
+        "layer_norm",
+        [(16, 4, 2), (16, 3, 2)],
+        False,
+        32,
+        0.1,
+        8,
+        4,
+        2,
+        4,
+        0.1,
+        48,
+        0.1,
+        0.1,
+        False,
+        0.0,
+        7,
+    )
 
 
 def emformer():

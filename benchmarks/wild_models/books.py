@@ -6,8 +6,15 @@ from found import code, definitions
 import querykey as qk
 
 BOOK = "rasbt/LLMs-from-scratch"
-GPT = {"vocab_size": 61, "context_length": 64, "emb_dim": 32, "n_heads": 4, "n_layers": 2,
-       "drop_rate": 0.1, "qkv_bias": False}  # fmt: skip
+GPT = {
+    "vocab_size": 61,
+    "context_length": 64,
+    "emb_dim": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "drop_rate": 0.1,
+    "qkv_bias": False,
+}
 
 
 def _attention(name, *more):
@@ -86,10 +93,23 @@ def ch05_gpt2_cache():
     return code(BOOK, "llms_from_scratch.kv_cache.gpt2", under="pkg").GPTModel(GPT)
 
 
-LLAMA = {"vocab_size": 61, "context_length": 64, "emb_dim": 32, "n_heads": 4, "n_layers": 2,
-         "hidden_dim": 48, "n_kv_groups": 2, "rope_base": 10000.0, "dtype": torch.float32,
-         "rope_freq": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                       "original_context_length": 64}}  # fmt: skip
+LLAMA = {
+    "vocab_size": 61,
+    "context_length": 64,
+    "emb_dim": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "hidden_dim": 48,
+    "n_kv_groups": 2,
+    "rope_base": 10000.0,
+    "dtype": torch.float32,
+    "rope_freq": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_context_length": 64,
+    },
+}
 
 
 def ch05_llama3():
@@ -107,10 +127,26 @@ def ch05_llama3_cache():
     return m.Llama3Model(LLAMA)
 
 
-QWEN = {"vocab_size": 61, "context_length": 64, "emb_dim": 32, "n_heads": 4, "n_layers": 2,
-        "hidden_dim": 48, "head_dim": 8, "qk_norm": True, "n_kv_groups": 2, "rope_base": 10000.0,
-        "dtype": torch.float32, "num_experts": 0}  # fmt: skip
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_hidden_dim": 24, "moe_intermediate_size": 24}
+QWEN = {
+    "vocab_size": 61,
+    "context_length": 64,
+    "emb_dim": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "hidden_dim": 48,
+    "head_dim": 8,
+    "qk_norm": True,
+    "n_kv_groups": 2,
+    "rope_base": 10000.0,
+    "dtype": torch.float32,
+    "num_experts": 0,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_hidden_dim": 24,
+    "moe_intermediate_size": 24,
+}
 
 
 def ch05_qwen3():
@@ -118,11 +154,15 @@ def ch05_qwen3():
 
 
 def ch05_qwen3_cache():
-    return code(BOOK, "llms_from_scratch.kv_cache.qwen3", under="pkg", without="requests").Qwen3Model(QWEN)
+    return code(
+        BOOK, "llms_from_scratch.kv_cache.qwen3", under="pkg", without="requests"
+    ).Qwen3Model(QWEN)
 
 
 def ch05_qwen3_moe():
-    return code(BOOK, "llms_from_scratch.qwen3", under="pkg", without="requests").Qwen3Model({**QWEN, **EXPERTS})
+    return code(BOOK, "llms_from_scratch.qwen3", under="pkg", without="requests").Qwen3Model(
+        {**QWEN, **EXPERTS}
+    )
 
 
 def _pair(model, longer=7, shorter=5, size=61):
@@ -131,10 +171,14 @@ def _pair(model, longer=7, shorter=5, size=61):
 
 
 def attention_is_all_you_need():
-    m = code("jadore801120/attention-is-all-you-need-pytorch", "transformer.Models",
-             without="transformer.Translator")  # fmt: skip
-    model = m.Transformer(61, 61, 0, 0, d_word_vec=32, d_model=32, d_inner=64, n_layers=2, n_head=4,
-                          d_k=8, d_v=8)  # fmt: skip
+    m = code(
+        "jadore801120/attention-is-all-you-need-pytorch",
+        "transformer.Models",
+        without="transformer.Translator",
+    )
+    model = m.Transformer(
+        61, 61, 0, 0, d_word_vec=32, d_model=32, d_inner=64, n_layers=2, n_head=4, d_k=8, d_v=8
+    )
     return _pair(model)
 
 
@@ -161,17 +205,30 @@ def transformer_encoder():
 
 
 def tutorial_transformer():
-    m = definitions("graykode/nlp-tutorial", "5-1.Transformer/Transformer.py", src_vocab_size=61,
-                    tgt_vocab_size=61, src_len=5, tgt_len=5, d_model=32, d_ff=64, d_k=8, d_v=8,
-                    n_layers=2, n_heads=4)  # fmt: skip
+    m = definitions(
+        "graykode/nlp-tutorial",
+        "5-1.Transformer/Transformer.py",
+        src_vocab_size=61,
+        tgt_vocab_size=61,
+        src_len=5,
+        tgt_len=5,
+        d_model=32,
+        d_ff=64,
+        d_k=8,
+        d_v=8,
+        n_layers=2,
+        n_heads=4,
+    )
     return _pair(m.Transformer(), 5, 5)
 
 
 def ibm_encoder():
     m = code("IBM/pytorch-seq2seq", "seq2seq.models", without="torchtext")
     model = m.EncoderRNN(61, 64, 32, variable_lengths=True, bidirectional=True, n_layers=2)
-    return qk.Subject(lambda ids: model(ids, torch.full((len(ids),), ids.shape[1]))[0],
-                      example=torch.randint(1, 61, (2, 7)))  # fmt: skip
+    return qk.Subject(
+        lambda ids: model(ids, torch.full((len(ids),), ids.shape[1]))[0],
+        example=torch.randint(1, 61, (2, 7)),
+    )
 
 
 def ibm_seq2seq():
@@ -191,7 +248,21 @@ def bert_pytorch():
 
 
 def aladdin_transformer():
-    m = definitions("aladdinpersson/Machine-Learning-Collection",
-        "ML/Pytorch/more_advanced/transformer_from_scratch/transformer_from_scratch.py")  # fmt: skip
-    return _pair(m.Transformer(61, 61, 0, 0, embed_size=32, num_layers=2, heads=4, dropout=0.1,
-                               device="cpu", max_length=64))  # fmt: skip
+    m = definitions(
+        "aladdinpersson/Machine-Learning-Collection",
+        "ML/Pytorch/more_advanced/transformer_from_scratch/transformer_from_scratch.py",
+    )
+    return _pair(
+        m.Transformer(
+            61,
+            61,
+            0,
+            0,
+            embed_size=32,
+            num_layers=2,
+            heads=4,
+            dropout=0.1,
+            device="cpu",
+            max_length=64,
+        )
+    )

@@ -1,7 +1,7 @@
 """Where public code lies on this disk: one folder per package or repository, below $WILD.
 
-A package `NAME` lies in `$WILD/pkgs/NAME` (`pip install --target`, alone, so that no package fights
-another), a repository `OWNER/NAME` in `$WILD/repos/OWNER+NAME`, at the version that `pins.py` states.
+A package `NAME` lies in `$WILD/pkgs/NAME` (`pip install --target`, alone, so that none fights
+another), a repository `OWNER/NAME` in `$WILD/repos/OWNER+NAME`, at the commit in `pins.py`.
 Nothing here downloads, builds or copies anything.
 """
 
@@ -57,7 +57,7 @@ def definitions(source: str, path: str, without: str = "", **names: Any) -> Any:
     script.__file__ = str(file)
     vars(script).update(names)
     sys.modules[file.stem] = script
-    exec(compile(tree, str(file), "exec"), vars(script))  # noqa: S102 - the user's own download
+    exec(compile(tree, str(file), "exec"), vars(script))
     vars(script).update(names)
     return script
 
@@ -72,7 +72,9 @@ def _required(*sources: str) -> list[Path]:
         if name in known and name not in found:
             found[name] = known[name]
             for file in known[name].glob("*.dist-info/METADATA"):
-                lines = re.findall(r"^Requires-Dist: ([\w.-]+)(.*)$", file.read_text(), re.MULTILINE)
+                lines = re.findall(
+                    r"^Requires-Dist: ([\w.-]+)(.*)$", file.read_text(), re.MULTILINE
+                )
                 waiting += [_plain(one) for one, more in lines if "extra ==" not in more]
     return list(found.values())
 

@@ -25,7 +25,14 @@ def build_nanogpt():
 
 def nanochat():
     m = code("karpathy/nanochat", "nanochat.gpt", without="wandb tiktoken rustbpe filelock")
-    sizes = dict(sequence_len=64, vocab_size=64, n_layer=4, n_head=4, n_kv_head=2, n_embd=64)
+    sizes = {
+        "sequence_len": 64,
+        "vocab_size": 64,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_kv_head": 2,
+        "n_embd": 64,
+    }
     model = m.GPT(m.GPTConfig(**sizes))
     model.init_weights()
     return model
@@ -33,13 +40,31 @@ def nanochat():
 
 def llama2_c():
     m = code("karpathy/llama2.c", "model")
-    return m.Transformer(m.ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=61,
-                                     multiple_of=8, max_seq_len=64))  # fmt: skip
+    return m.Transformer(
+        m.ModelArgs(
+            dim=32,
+            n_layers=2,
+            n_heads=4,
+            n_kv_heads=2,
+            vocab_size=61,
+            multiple_of=8,
+            max_seq_len=64,
+        )
+    )
 
 
 def video_lecture():
-    m = definitions("karpathy/ng-video-lecture", "gpt.py", block_size=64, n_embd=32, n_head=4,
-                    n_layer=2, dropout=0.2, vocab_size=61, device="cpu")  # fmt: skip
+    m = definitions(
+        "karpathy/ng-video-lecture",
+        "gpt.py",
+        block_size=64,
+        n_embd=32,
+        n_head=4,
+        n_layer=2,
+        dropout=0.2,
+        vocab_size=61,
+        device="cpu",
+    )
     return m.GPTLanguageModel()
 
 
@@ -77,16 +102,31 @@ def makemore_mlp():
 
 def minimind():
     m = code("jingyaogong/minimind", "model.model_minimind")
-    return m.MiniMindForCausalLM(m.MiniMindConfig(hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, vocab_size=61,
-        max_position_embeddings=256))  # fmt: skip
+    return m.MiniMindForCausalLM(
+        m.MiniMindConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=61,
+            max_position_embeddings=256,
+        )
+    )
 
 
 def minimind_moe():
     m = code("jingyaogong/minimind", "model.model_minimind")
-    return m.MiniMindForCausalLM(m.MiniMindConfig(hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, vocab_size=61, use_moe=True,
-        max_position_embeddings=256))  # fmt: skip
+    return m.MiniMindForCausalLM(
+        m.MiniMindConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=61,
+            use_moe=True,
+            max_position_embeddings=256,
+        )
+    )
 
 
 def mamba_minimal():
@@ -95,18 +135,25 @@ def mamba_minimal():
 
 
 def former_generator():
-    m = code("pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard")
+    m = code(
+        "pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard"
+    )
     return m.GTransformer(emb=32, heads=4, depth=2, seq_length=64, num_tokens=61)
 
 
 def former_relative():
-    m = code("pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard")
-    return m.GTransformer(emb=32, heads=4, depth=2, seq_length=64, num_tokens=61,
-                          attention_type="relative")  # fmt: skip
+    m = code(
+        "pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard"
+    )
+    return m.GTransformer(
+        emb=32, heads=4, depth=2, seq_length=64, num_tokens=61, attention_type="relative"
+    )
 
 
 def former_classifier():
-    m = code("pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard")
+    m = code(
+        "pbloem/former", "former.transformers", without="torchtext tqdm torch.utils.tensorboard"
+    )
     return m.CTransformer(emb=32, heads=4, depth=2, seq_length=64, num_tokens=61, num_classes=5)
 
 

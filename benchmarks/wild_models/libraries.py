@@ -5,8 +5,15 @@ from found import code
 
 import querykey as qk
 
-SIZES = dict(n_layer=2, n_head=4, n_embd=32, block_size=64, vocab_size=61, padded_vocab_size=64,
-             intermediate_size=48)  # fmt: skip
+SIZES = {
+    "n_layer": 2,
+    "n_head": 4,
+    "n_embd": 32,
+    "block_size": 64,
+    "vocab_size": 61,
+    "padded_vocab_size": 64,
+    "intermediate_size": 48,
+}
 
 
 def _litgpt(name, **more):
@@ -43,8 +50,14 @@ def litgpt_cached():
 
 def _torchtune(family, name, **more):
     m = code("torchtune", f"torchtune.models.{family}", without="datasets torchao torchdata")
-    sizes = dict(vocab_size=61, num_layers=2, num_heads=4, embed_dim=32, max_seq_len=64,
-                 intermediate_dim=48)  # fmt: skip
+    sizes = {
+        "vocab_size": 61,
+        "num_layers": 2,
+        "num_heads": 4,
+        "embed_dim": 32,
+        "max_seq_len": 64,
+        "intermediate_dim": 48,
+    }
     return getattr(m, name)(**{**sizes, **more})
 
 
@@ -68,7 +81,7 @@ def torchtune_cached():
 
 def _x(kind="Decoder", wrapper=None, **more):
     m = code("x-transformers", "x_transformers")
-    layers = getattr(m, kind)(**{**dict(dim=32, depth=2, heads=4, attn_dim_head=8), **more})
+    layers = getattr(m, kind)(**{**{"dim": 32, "depth": 2, "heads": 4, "attn_dim_head": 8}, **more})
     return m.TransformerWrapper(num_tokens=61, max_seq_len=64, attn_layers=layers, **wrapper or {})
 
 
@@ -141,8 +154,13 @@ def x_gated():
 
 
 def x_latent():
-    return _x(attn_use_latent_q=True, attn_dim_latent_q=16, attn_use_latent_kv=True,
-              attn_dim_latent_kv=16, rotary_pos_emb=False)  # fmt: skip
+    return _x(
+        attn_use_latent_q=True,
+        attn_dim_latent_q=16,
+        attn_use_latent_kv=True,
+        attn_dim_latent_kv=16,
+        rotary_pos_emb=False,
+    )
 
 
 def x_forgetting():
@@ -178,8 +196,17 @@ def x_continuous():
 
 def x_pair():
     m = code("x-transformers", "x_transformers")
-    both = m.XTransformer(dim=32, enc_num_tokens=61, enc_depth=2, enc_heads=4, enc_max_seq_len=64,
-                          dec_num_tokens=61, dec_depth=2, dec_heads=4, dec_max_seq_len=64)  # fmt: skip
+    both = m.XTransformer(
+        dim=32,
+        enc_num_tokens=61,
+        enc_depth=2,
+        enc_heads=4,
+        enc_max_seq_len=64,
+        dec_num_tokens=61,
+        dec_depth=2,
+        dec_heads=4,
+        dec_max_seq_len=64,
+    )
 
     def forward(src, tgt):
         memory = both.encoder(src, return_embeddings=True)

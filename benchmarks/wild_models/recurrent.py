@@ -13,17 +13,32 @@ def mamba():
 
 def jamba():
     m = code("mambapy", "mambapy.jamba")
-    config = m.JambaLMConfig(d_model=32, n_layers=4, mlp_size=48, num_attention_heads=4,
-        num_key_value_heads=2, attn_layer_offset=1, attn_layer_period=2, vocab_size=61,
-        num_experts=4, num_experts_per_tok=2, expert_layer_offset=1, expert_layer_period=2)  # fmt: skip
+    config = m.JambaLMConfig(
+        d_model=32,
+        n_layers=4,
+        mlp_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_layer_offset=1,
+        attn_layer_period=2,
+        vocab_size=61,
+        num_experts=4,
+        num_experts_per_tok=2,
+        expert_layer_offset=1,
+        expert_layer_period=2,
+    )
     return m.JambaLM(config)
 
 
 def xlstm():
     m = code("xlstm", "xlstm", beside="mlstm_kernels dacite omegaconf")
     config = m.xLSTMLMModelConfig(
-        vocab_size=61, embedding_dim=32, num_blocks=2, context_length=64,
-        mlstm_block=m.mLSTMBlockConfig(mlstm=m.mLSTMLayerConfig(num_heads=4)))  # fmt: skip
+        vocab_size=61,
+        embedding_dim=32,
+        num_blocks=2,
+        context_length=64,
+        mlstm_block=m.mLSTMBlockConfig(mlstm=m.mLSTMLayerConfig(num_heads=4)),
+    )
     return m.xLSTMLMModel(config)
 
 
@@ -81,32 +96,60 @@ def another_retnet():
 
 
 def torchscale_retnet():
-    m = code("torchscale", "torchscale.architecture.retnet", without="fairscale apex torchvision timm")
+    m = code(
+        "torchscale", "torchscale.architecture.retnet", without="fairscale apex torchvision timm"
+    )
     config = code("torchscale", "torchscale.architecture.config")
-    sizes = config.RetNetConfig(vocab_size=61, decoder_embed_dim=32, decoder_value_embed_dim=32,
-        decoder_retention_heads=4, decoder_ffn_embed_dim=48, decoder_layers=2,
-        no_output_layer=False)  # fmt: skip
+    sizes = config.RetNetConfig(
+        vocab_size=61,
+        decoder_embed_dim=32,
+        decoder_value_embed_dim=32,
+        decoder_retention_heads=4,
+        decoder_ffn_embed_dim=48,
+        decoder_layers=2,
+        no_output_layer=False,
+    )
     return m.RetNetDecoder(sizes, embed_tokens=torch.nn.Embedding(61, 32))
 
 
 def torchscale_decoder():
-    m = code("torchscale", "torchscale.architecture.decoder", without="fairscale apex torchvision timm")
+    m = code(
+        "torchscale", "torchscale.architecture.decoder", without="fairscale apex torchvision timm"
+    )
     config = code("torchscale", "torchscale.architecture.config")
-    sizes = config.DecoderConfig(vocab_size=61, decoder_embed_dim=32, decoder_attention_heads=4,
-        decoder_ffn_embed_dim=48, decoder_layers=2, no_output_layer=False)  # fmt: skip
+    sizes = config.DecoderConfig(
+        vocab_size=61,
+        decoder_embed_dim=32,
+        decoder_attention_heads=4,
+        decoder_ffn_embed_dim=48,
+        decoder_layers=2,
+        no_output_layer=False,
+    )
     return m.Decoder(sizes, embed_tokens=torch.nn.Embedding(61, 32))
 
 
 def torchscale_encoder():
-    m = code("torchscale", "torchscale.architecture.encoder", without="fairscale apex torchvision timm")
+    m = code(
+        "torchscale", "torchscale.architecture.encoder", without="fairscale apex torchvision timm"
+    )
     config = code("torchscale", "torchscale.architecture.config")
-    sizes = config.EncoderConfig(vocab_size=61, encoder_embed_dim=32, encoder_attention_heads=4,
-                                 encoder_ffn_embed_dim=48, encoder_layers=2)  # fmt: skip
+    sizes = config.EncoderConfig(
+        vocab_size=61,
+        encoder_embed_dim=32,
+        encoder_attention_heads=4,
+        encoder_ffn_embed_dim=48,
+        encoder_layers=2,
+    )
     return m.Encoder(sizes, embed_tokens=torch.nn.Embedding(61, 32))
 
 
 def _zoology(module, name, **sizes):
-    m = code("HazyResearch/zoology", f"zoology.mixers.{module}", beside="opt-einsum", without="pydantic_yaml fla wandb")
+    m = code(
+        "HazyResearch/zoology",
+        f"zoology.mixers.{module}",
+        beside="opt-einsum",
+        without="pydantic_yaml fla wandb",
+    )
     return getattr(m, name)(d_model=32, **sizes)
 
 
@@ -123,25 +166,52 @@ def zoology_base_conv():
 
 
 def griffin():
-    m = code("google-deepmind/recurrentgemma", "recurrentgemma.torch.griffin", without="jax jaxlib flax orbax sentencepiece jaxtyping typeguard")
+    m = code(
+        "google-deepmind/recurrentgemma",
+        "recurrentgemma.torch.griffin",
+        without="jax jaxlib flax orbax sentencepiece jaxtyping typeguard",
+    )
     c = code("google-deepmind/recurrentgemma", "recurrentgemma.common")
     config = c.GriffinConfig(
-        vocab_size=61, width=32, mlp_expanded_width=96, num_heads=4,
+        vocab_size=61,
+        width=32,
+        mlp_expanded_width=96,
+        num_heads=4,
         block_types=(c.TemporalBlockType.RECURRENT, c.TemporalBlockType.ATTENTION),
-        embeddings_scale_by_sqrt_dim=True, attention_window_size=16, logits_soft_cap=30.0, lru_width=32)  # fmt: skip
+        embeddings_scale_by_sqrt_dim=True,
+        attention_window_size=16,
+        logits_soft_cap=30.0,
+        lru_width=32,
+    )
     model = m.Griffin(config, gradient_checkpointing=False)
     ids = torch.randint(0, 61, (2, 7))
     return qk.Subject(model, example={"tokens": ids, "segment_pos": torch.arange(7).expand(2, 7)})
 
 
 def olmo():
-    m = code("ai2-olmo", "olmo.model", beside="omegaconf antlr4-python3-runtime", without="datasets boto3 botocore google cached_path")
+    m = code(
+        "ai2-olmo",
+        "olmo.model",
+        beside="omegaconf antlr4-python3-runtime",
+        without="datasets boto3 botocore google cached_path",
+    )
     c = code("ai2-olmo", "olmo.config")
-    config = c.ModelConfig(d_model=32, n_heads=4, n_layers=2, mlp_ratio=2, max_sequence_length=64,
-                           vocab_size=61, embedding_size=64, rope=True, init_device="cpu")  # fmt: skip
+    config = c.ModelConfig(
+        d_model=32,
+        n_heads=4,
+        n_layers=2,
+        mlp_ratio=2,
+        max_sequence_length=64,
+        vocab_size=61,
+        embedding_size=64,
+        rope=True,
+        init_device="cpu",
+    )
     return m.OLMo(config)
 
 
 def hopfield():
     m = code("ml-jku/hopfield-layers", "hflayers")
-    return qk.Subject(m.Hopfield(input_size=32, hidden_size=8, num_heads=4), example=torch.randn(2, 7, 32))
+    return qk.Subject(
+        m.Hopfield(input_size=32, hidden_size=8, num_heads=4), example=torch.randn(2, 7, 32)
+    )

@@ -7,12 +7,36 @@ from found import code
 
 import querykey as qk
 
-SETTINGS = dict(
-    task_name="long_term_forecast", seq_len=16, label_len=8, pred_len=8, enc_in=5, dec_in=5, c_out=5,
-    d_model=32, d_ff=48, n_heads=4, e_layers=2, d_layers=1, dropout=0.1, factor=3, embed="timeF",
-    freq="h", activation="gelu", moving_avg=5, distil=False, top_k=2, num_kernels=2, num_class=3,
-    p_hidden_dims=[16, 16], p_hidden_layers=2, seg_len=4, individual=False, expand=2, d_conv=4,
-)  # fmt: skip
+SETTINGS = {
+    "task_name": "long_term_forecast",
+    "seq_len": 16,
+    "label_len": 8,
+    "pred_len": 8,
+    "enc_in": 5,
+    "dec_in": 5,
+    "c_out": 5,
+    "d_model": 32,
+    "d_ff": 48,
+    "n_heads": 4,
+    "e_layers": 2,
+    "d_layers": 1,
+    "dropout": 0.1,
+    "factor": 3,
+    "embed": "timeF",
+    "freq": "h",
+    "activation": "gelu",
+    "moving_avg": 5,
+    "distil": False,
+    "top_k": 2,
+    "num_kernels": 2,
+    "num_class": 3,
+    "p_hidden_dims": [16, 16],
+    "p_hidden_layers": 2,
+    "seg_len": 4,
+    "individual": False,
+    "expand": 2,
+    "d_conv": 4,
+}
 
 
 def _forecaster(name):
@@ -22,8 +46,12 @@ def _forecaster(name):
     marks = torch.randn(2, 16, 4)
 
     def forward(x):
-        return model(x, marks[:1].expand(len(x), -1, -1), future[:1].expand(len(x), -1, -1),
-                     marks[:1].expand(len(x), -1, -1))  # fmt: skip
+        return model(
+            x,
+            marks[:1].expand(len(x), -1, -1),
+            future[:1].expand(len(x), -1, -1),
+            marks[:1].expand(len(x), -1, -1),
+        )
 
     return qk.Subject(forward, example=past)
 
@@ -78,11 +106,27 @@ def mamba_simple():
 
 def informer():
     m = code("zhouhaoyi/Informer2020", "models.model")
-    model = m.Informer(5, 5, 5, 16, 8, 8, d_model=32, n_heads=4, e_layers=2, d_layers=1, d_ff=48,
-                       embed="timeF", attn="full", distil=False, device="cpu")  # fmt: skip
+    model = m.Informer(
+        5,
+        5,
+        5,
+        16,
+        8,
+        8,
+        d_model=32,
+        n_heads=4,
+        e_layers=2,
+        d_layers=1,
+        d_ff=48,
+        embed="timeF",
+        attn="full",
+        distil=False,
+        device="cpu",
+    )
     past, future, marks = torch.randn(2, 16, 5), torch.randn(2, 16, 5), torch.randn(2, 16, 4)
-    return qk.Subject(model, example={"x_enc": past, "x_mark_enc": marks, "x_dec": future,
-                                      "x_mark_dec": marks})  # fmt: skip
+    return qk.Subject(
+        model, example={"x_enc": past, "x_mark_enc": marks, "x_dec": future, "x_mark_dec": marks}
+    )
 
 
 def tsai_tst():
@@ -92,8 +136,9 @@ def tsai_tst():
 
 def lucid_inverted():
     m = code("iTransformer", "iTransformer")
-    model = m.iTransformer(num_variates=5, lookback_len=16, depth=2, dim=32, pred_length=8, heads=4,
-                           dim_head=8)  # fmt: skip
+    model = m.iTransformer(
+        num_variates=5, lookback_len=16, depth=2, dim=32, pred_length=8, heads=4, dim_head=8
+    )
     return qk.Subject(lambda x: model(x)[8], example=torch.randn(2, 16, 5))
 
 
@@ -130,22 +175,40 @@ def decision_transformer():
     then = transformers.modeling_utils  # which held these in 2021
     then.Conv1D, then.SequenceSummary = transformers.pytorch_utils.Conv1D, None
     then.find_pruneable_heads_and_indices = then.prune_conv1d_layer = None
-    m = code("kzl/decision-transformer", "decision_transformer.models.decision_transformer",
-             under="gym")  # fmt: skip
-    model = m.DecisionTransformer(3, 2, 32, max_length=16, max_ep_len=64, n_layer=2, n_head=4,
-                                  n_inner=64)  # fmt: skip
+    m = code(
+        "kzl/decision-transformer", "decision_transformer.models.decision_transformer", under="gym"
+    )
+    model = m.DecisionTransformer(
+        3, 2, 32, max_length=16, max_ep_len=64, n_layer=2, n_head=4, n_inner=64
+    )
     steps = torch.arange(7).expand(2, 7)
-    return qk.Subject(model, example={"states": torch.randn(2, 7, 3), "actions": torch.randn(2, 7, 2),
-                                      "rewards": torch.randn(2, 7, 1),
-                                      "returns_to_go": torch.randn(2, 7, 1), "timesteps": steps})  # fmt: skip
+    return qk.Subject(
+        model,
+        example={
+            "states": torch.randn(2, 7, 3),
+            "actions": torch.randn(2, 7, 2),
+            "rewards": torch.randn(2, 7, 1),
+            "returns_to_go": torch.randn(2, 7, 1),
+            "timesteps": steps,
+        },
+    )
 
 
 def sasrec():
     m = code("pmixer/SASRec.pytorch", "model", under="python")
-    args = SimpleNamespace(device="cpu", norm_first=True, hidden_units=32, maxlen=64,
-                           dropout_rate=0.1, num_blocks=2, num_heads=4)  # fmt: skip
+    args = SimpleNamespace(
+        device="cpu",
+        norm_first=True,
+        hidden_units=32,
+        maxlen=64,
+        dropout_rate=0.1,
+        num_blocks=2,
+        num_heads=4,
+    )
     model = m.SASRec(7, 60, args)
-    return qk.Subject(lambda ids: model.log2feats(ids.numpy()), example=torch.randint(1, 61, (2, 7)))
+    return qk.Subject(
+        lambda ids: model.log2feats(ids.numpy()), example=torch.randint(1, 61, (2, 7))
+    )
 
 
 def route_encoder():
@@ -168,8 +231,10 @@ def graph_transformer():
 def egnn():
     m = code("egnn-pytorch", "egnn_pytorch")
     model = m.EGNN_Network(depth=2, dim=16, num_tokens=11)
-    return qk.Subject(lambda feats, coors: model(feats, coors),
-                      example=(torch.randint(0, 11, (2, 7)), torch.randn(2, 7, 3)))  # fmt: skip
+    return qk.Subject(
+        lambda feats, coors: model(feats, coors),
+        example=(torch.randint(0, 11, (2, 7)), torch.randn(2, 7, 3)),
+    )
 
 
 def point_transformer():
@@ -180,8 +245,9 @@ def point_transformer():
 
 def tab_transformer():
     m = code("tab-transformer-pytorch", "tab_transformer_pytorch")
-    model = m.FTTransformer(categories=(5, 7, 4), num_continuous=3, dim=16, depth=2, heads=4,
-                            dim_head=8)  # fmt: skip
+    model = m.FTTransformer(
+        categories=(5, 7, 4), num_continuous=3, dim=16, depth=2, heads=4, dim_head=8
+    )
     rows = torch.tensor([[1, 2, 3], [4, 6, 0]])
     return qk.Subject(model, example={"x_categ": rows, "x_numer": torch.randn(2, 3)})
 

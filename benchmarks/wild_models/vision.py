@@ -5,7 +5,7 @@ from found import code
 
 import querykey as qk
 
-VIT = dict(image_size=32, patch_size=8, num_classes=7, dim=32, heads=4, mlp_dim=48)
+VIT = {"image_size": 32, "patch_size": 8, "num_classes": 7, "dim": 32, "heads": 4, "mlp_dim": 48}
 
 
 def _seeing(model, size=32):
@@ -26,7 +26,7 @@ def simple_vit():
 
 
 def vit_1d():
-    sizes = dict(seq_len=32, patch_size=4, num_classes=7, dim=32, heads=4, mlp_dim=48)
+    sizes = {"seq_len": 32, "patch_size": 4, "num_classes": 7, "dim": 32, "heads": 4, "mlp_dim": 48}
     model = _vit("vit_1d", "ViT", **sizes, depth=2, dim_head=8).forward
     return qk.Subject(model, example=torch.randn(2, 3, 32))
 
@@ -40,9 +40,23 @@ def deep_vit():
 
 
 def cct():
-    return _vit("cct", "CCT", img_size=32, embedding_dim=32, n_conv_layers=1, kernel_size=7,
-                stride=2, padding=3, pooling_kernel_size=3, pooling_stride=2, pooling_padding=1,
-                num_layers=2, num_heads=4, mlp_ratio=2.0, num_classes=7)  # fmt: skip
+    return _vit(
+        "cct",
+        "CCT",
+        img_size=32,
+        embedding_dim=32,
+        n_conv_layers=1,
+        kernel_size=7,
+        stride=2,
+        padding=3,
+        pooling_kernel_size=3,
+        pooling_stride=2,
+        pooling_padding=1,
+        num_layers=2,
+        num_heads=4,
+        mlp_ratio=2.0,
+        num_classes=7,
+    )
 
 
 def vit_memory():
@@ -55,9 +69,17 @@ def parallel_vit():
 
 
 def cross_former():
-    return _vit("crossformer", "CrossFormer", num_classes=7, dim=(16, 32), depth=(1, 1),
-                global_window_size=(4, 2), local_window_size=(4, 2),
-                cross_embed_strides=(4, 2), cross_embed_kernel_sizes=((4, 8), (2, 4)))  # fmt: skip
+    return _vit(
+        "crossformer",
+        "CrossFormer",
+        num_classes=7,
+        dim=(16, 32),
+        depth=(1, 1),
+        global_window_size=(4, 2),
+        local_window_size=(4, 2),
+        cross_embed_strides=(4, 2),
+        cross_embed_kernel_sizes=((4, 8), (2, 4)),
+    )
 
 
 def _timm(name, size=32, **more):
@@ -66,12 +88,20 @@ def _timm(name, size=32, **more):
 
 
 def timm_vit():
-    return _timm("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=4)
+    return _timm(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=4
+    )
 
 
 def timm_swin():
-    return _timm("swin_tiny_patch4_window7_224", img_size=32, window_size=4, embed_dim=16,
-                 depths=(2, 2), num_heads=(2, 4))  # fmt: skip
+    return _timm(
+        "swin_tiny_patch4_window7_224",
+        img_size=32,
+        window_size=4,
+        embed_dim=16,
+        depths=(2, 2),
+        num_heads=(2, 4),
+    )
 
 
 def timm_mixer():
@@ -83,7 +113,9 @@ def timm_xcit():
 
 
 def timm_eva():
-    return _timm("eva02_tiny_patch14_224", 28, img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=4)
+    return _timm(
+        "eva02_tiny_patch14_224", 28, img_size=28, patch_size=7, embed_dim=32, depth=2, num_heads=4
+    )
 
 
 def timm_convnext():
@@ -109,8 +141,9 @@ def clip():
 
 def open_clip_text():
     m = code("open_clip_torch", "open_clip.transformer", without="torchvision ftfy")
-    return m.TextTransformer(context_length=16, vocab_size=61, width=32, heads=4, layers=2,
-                             output_dim=32)  # fmt: skip
+    return m.TextTransformer(
+        context_length=16, vocab_size=61, width=32, heads=4, layers=2, output_dim=32
+    )
 
 
 def unet():
@@ -139,21 +172,41 @@ def detr():
 
 def dit():
     m = code("facebookresearch/DiT", "models", beside="timm", without="torchvision")
-    model = m.DiT(input_size=8, patch_size=2, in_channels=4, hidden_size=32, depth=2, num_heads=4,
-                  num_classes=7)  # fmt: skip
-    return qk.Subject(model, example={"x": torch.randn(2, 4, 8, 8), "t": torch.tensor([3, 500]),
-                                      "y": torch.tensor([1, 4])})  # fmt: skip
+    model = m.DiT(
+        input_size=8,
+        patch_size=2,
+        in_channels=4,
+        hidden_size=32,
+        depth=2,
+        num_heads=4,
+        num_classes=7,
+    )
+    return qk.Subject(
+        model,
+        example={
+            "x": torch.randn(2, 4, 8, 8),
+            "t": torch.tensor([3, 500]),
+            "y": torch.tensor([1, 4]),
+        },
+    )
 
 
 def uvit():
     m = code("baofff/U-ViT", "libs.uvit", beside="timm", without="torchvision")
     model = m.UViT(img_size=16, patch_size=4, in_chans=3, embed_dim=32, depth=2, num_heads=4)
-    return qk.Subject(model, example={"x": torch.randn(2, 3, 16, 16),
-                                      "timesteps": torch.tensor([3.0, 500.0])})  # fmt: skip
+    return qk.Subject(
+        model, example={"x": torch.randn(2, 3, 16, 16), "timesteps": torch.tensor([3.0, 500.0])}
+    )
 
 
 def linear_vit():
-    m = code("lukemelas/do-you-even-need-attention", "vision_transformer_linear", beside="timm", without="torchvision")
-    model = m.LinearVisionTransformer(patch_size=16, num_classes=7, embed_dim=32, depth=2,
-                                      num_heads=4)  # fmt: skip
+    m = code(
+        "lukemelas/do-you-even-need-attention",
+        "vision_transformer_linear",
+        beside="timm",
+        without="torchvision",
+    )
+    model = m.LinearVisionTransformer(
+        patch_size=16, num_classes=7, embed_dim=32, depth=2, num_heads=4
+    )
     return _seeing(model, 224)

@@ -49,9 +49,7 @@ def backends(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
                 yield replace(trial, what=f"{what}, with {'left' if left else 'right'} padding")
 
 
-def _choices(
-    runner: Runner, setting: Setting, inputs: Inputs
-) -> Iterator[tuple[Setting, Setting]]:
+def _choices(runner: Runner, setting: Setting, inputs: Inputs) -> Iterator[tuple[Setting, Setting]]:
     """Yield the settings of two implementations that must agree."""
     names = runner.facts.arguments.implementations
     if names != ("math",):

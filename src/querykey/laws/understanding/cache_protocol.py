@@ -19,8 +19,8 @@ from querykey.laws.understanding.facts import CacheProtocol
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
-    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
-    r"hidden|mems|memory|carry|layer_past|prev\w*)$"
+    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|cached_\w+|(layer_)?kvs?(_?cache)?|states?|"
+    r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|carry|layer_past|prev\w*)$"
 )
 NOT_CACHES = re.compile(
     r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*"
@@ -67,7 +67,8 @@ def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
     """Return whether names alone say which part of the output goes in, and by which argument."""
     if candidate.argument is None:
         return True
-    rivals = [name for name in _optional(runner, runner.inputs()) if ARGUMENTS.match(name)]
+    free = _optional(runner, runner.inputs())
+    rivals = [n for n in free if ARGUMENTS.match(n) or CERTAIN.search(n)]
     if candidate.argument not in rivals or candidate.step is not None:
         return False
     if candidate.source is None:  # an empty list or dict may not be what it wants

@@ -47,7 +47,11 @@ def influence(runner: Runner, setting: Setting) -> tuple[torch.Tensor, torch.Ten
 
 
 def causal_parts(runner: Runner) -> tuple[int, int]:
-    """Return how many innermost token-mixing modules are causal when called alone, and not."""
+    """Return how many innermost token-mixing modules are causal when called alone, and not.
+
+    A model of features whose convolutions look back and whose attention is full is no decoder
+    because of them: they do not count.
+    """
     setting = PLAIN
     recorder = Recorder(keep_arguments=True)
     with torch.no_grad():
@@ -61,8 +65,23 @@ def causal_parts(runner: Runner) -> tuple[int, int]:
         verdict = _alone(runner, call, setting)
         if verdict:
             verdicts[call.path] = verdict
-    votes = list(verdicts.values())
-    return votes.count("causal"), votes.count("open")
+    model = runner.copies.of(setting)
+    causal, open_ = (
+        [model.get_submodule(path) for path, verdict in verdicts.items() if verdict == wanted]
+        for wanted in ("causal", "open")
+    )
+    apart = all(map(_convolves, causal)) and not any(map(_convolves, open_))
+    if open_ and apart and runner.signature.main.kind == "features":
+        return 0, len(open_)
+    return len(causal), len(open_)
+
+
+def _convolves(module: nn.Module) -> bool:
+    """Return whether a module mixes tokens by a convolution or a recurrence."""
+    mixes = (nn.Conv1d, nn.RNNBase)
+    return any(
+        isinstance(m, mixes) and getattr(m, "kernel_size", 0) != (1,) for m in module.modules()
+    )
 
 
 def _alone(runner: Runner, call: ModuleCall, setting: Setting) -> str:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
+from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.understanding.causal_masks import masks_kept, signs_in
@@ -97,7 +97,7 @@ def _intent_of_class(model: Any) -> Intent | None:
 
 def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tensor) -> Intent:
     """Decide for a model that looks ahead whether that is a fault, or what it is for."""
-    switch = _switch(runner.copies.model)
+    switch = _switch(runner)
     if switch is not None:
         return Intent(switch[1], f"its attribute `{switch[0]}` is {switch[1]}")
     prefix = _prefix(ahead)
@@ -220,10 +220,20 @@ def _variants(runner: Runner) -> Iterator[Setting]:
     yield Setting(train=True)
 
 
-def _switch(model: nn.Module) -> tuple[str, bool] | None:
-    """Return an attribute by which the user's code says causal or not; True anywhere wins."""
+def _switch(runner: Runner) -> tuple[str, bool] | None:
+    """Return an attribute by which the user's code says causal or not; True anywhere wins.
+
+    Modules that did not run say nothing: the decoder beside an encoder that is called alone.
+    """
+    recorder = Recorder()
+    with torch.no_grad():
+        runner.answer(Run(runner.inputs(), PLAIN), recorder)
+    ran = {call.path for call in recorder.done}
+    parents = {path.rpartition(".")[0] for path in ran}
     switches = []
-    for module in model.modules():
+    for path, module in runner.copies.of(PLAIN).named_modules():
+        if path not in ran and path not in parents:
+            continue
         for holder in (module, getattr(module, "config", None)):
             for name, value in getattr(holder, "__dict__", {}).items():
                 if SWITCHES.match(name) and isinstance(value, bool):

@@ -1,0 +1,280 @@
+"""Traits of public models that were once accused without a fault, each in a few lines."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from querykey.laws import Subject, check
+
+WORDS, WIDTH = 61, 16
+
+
+def verdicts(report, *laws):
+    return [report.law(name).verdict for name in laws]
+
+
+class FloatNorm(nn.Module):
+    """A norm that asks for float32, as those of most large models do."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()).type_as(x)
+
+
+class Fused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(WORDS, WIDTH), FloatNorm()
+        self.qkv, self.head = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = self.qkv(self.norm(x)).unsqueeze(1).chunk(3, -1)
+        x = x + functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
+        return self.head(self.norm(x))
+
+
+def test_a_norm_in_float32_is_no_disagreement_between_ways_of_attention():
+    assert verdicts(check(Fused()), "backend.agree") == ["holds"]
+
+
+class FloatLayer(nn.Linear):
+    """A layer that runs in float32 only while its weights are float32."""
+
+    def forward(self, x):
+        return super().forward(x.float()).type_as(x)
+
+
+def test_code_that_asks_for_float32_does_not_fail_because_a_copy_is_wider():
+    model = Fused()
+    model.head = FloatLayer(WIDTH, WORDS)
+    assert verdicts(check(model), "backend.agree") == ["holds"]
+
+
+class Forecast(nn.Module):
+    """A model of one length alone: its layer runs along time."""
+
+    def __init__(self, mixed=False):
+        super().__init__()
+        self.mixed, self.along = mixed, nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = x - x.mean(0, keepdim=True) if self.mixed else x
+        return self.along(x.transpose(1, 2)).transpose(1, 2)
+
+
+def test_an_example_of_the_only_length_is_taken_as_it_is():
+    example = torch.randn(2, 16, 5)
+    report = check(Forecast(), example=example)
+    assert verdicts(report, "batch.alone", "gradient.reaches") == ["holds", "holds"]
+    broken = check(Forecast(mixed=True), example=example)
+    assert verdicts(broken, "batch.alone") == ["violated"]
+
+
+class Shorter(nn.Module):
+    """Answers at every position but the last, as a decoder that is taught by its targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, ids):
+        return self.mix(self.embed(ids[:, :-1]))[0]
+
+
+def test_a_position_without_an_answer_is_no_error():
+    report = check(Shorter(), example=torch.randint(0, WORDS, (2, 9)))
+    assert [f for f in report.laws if f.verdict in ("violated", "error")] == []
+    assert verdicts(report, "batch.alone") == ["holds"]
+
+
+class Strided(nn.Module):
+    """Answers at every fourth frame, as recognisers of speech do."""
+
+    def __init__(self):
+        super().__init__()
+        self.shrink, self.out = nn.Conv1d(8, WIDTH, 4, stride=4), nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        return self.out(self.shrink(x.transpose(1, 2)).transpose(1, 2))
+
+
+def test_frames_that_are_fewer_than_the_inputs_leave_the_rows_to_be_tried():
+    report = check(Strided(), example=torch.randn(2, 32, 8))
+    assert verdicts(report, "batch.alone", "batch.others") == ["holds", "holds"]
+
+
+class Remembering(nn.Module):
+    """Takes all ids beside its cache, and answers for the new ones."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.fault, self.embed = fault, nn.Embedding(WORDS, WIDTH)
+        self.places, self.head = nn.Embedding(64, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids, cache=None, return_cache=False):
+        x = self.embed(ids) + self.places(torch.arange(ids.size(1)))
+        if cache is not None:
+            x = x[:, -1:]
+        k = self.k(x) if cache is None else torch.cat([cache, self.k(x)], 1)
+        old = k.size(1) - x.size(1)
+        seen = torch.ones(x.size(1), k.size(1), dtype=torch.bool).tril(old)
+        y = functional.scaled_dot_product_attention(self.q(x), k, k, seen)
+        kept = k * 2 if self.fault and cache is not None else k
+        return (self.head(x + y), kept) if return_cache else self.head(x + y)
+
+
+def test_a_cache_may_want_all_ids_again():
+    report = check(Remembering(), laws=["cache"])
+    assert verdicts(report, "cache.step") == ["holds"]
+    assert "beside all ids" in check(Remembering(), laws=["cache.step"]).about["cache"]
+    broken = check(Remembering("kept keys are changed"), laws=["cache.step"])
+    assert verdicts(broken, "cache.step") == ["violated"]
+
+
+class TwoMemories(nn.Module):
+    """Returns one thing that is passed back by another name than the first that fits."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids, past_memories=None, cached_kv=None):
+        x = self.embed(ids)
+        if past_memories is not None:
+            x = x + past_memories.mean(1, keepdim=True)
+        keys = x if cached_kv is None else torch.cat([cached_kv, x], 1)
+        means = keys.cumsum(1) / torch.arange(1, keys.size(1) + 1)[:, None]
+        return self.head(x + means[:, -x.size(1) :]), keys
+
+
+def test_a_cache_is_not_believed_by_the_name_of_one_of_two_arguments():
+    report = check(TwoMemories(), laws=["cache"])
+    assert report.about["cache"] == "cached_kv"
+    assert verdicts(report, "cache.step", "cache.chunk") == ["holds", "holds"]
+
+
+class Box:
+    """A cache that the caller makes; an empty list in its place is taken for none at all."""
+
+    def __init__(self):
+        self.kept = None
+
+
+class Boxed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids, cache=None):
+        x = keys = self.embed(ids)
+        if cache:
+            keys = x if cache.kept is None else torch.cat([cache.kept, x], 1)
+            cache.kept = keys
+        means = keys.cumsum(1) / torch.arange(1, keys.size(1) + 1)[:, None]
+        return self.head(x + means[:, -x.size(1) :])
+
+
+def test_an_empty_list_is_not_every_cache():
+    assert "violated" not in verdicts(check(Boxed(), laws=["cache"]), "cache.step", "cache.chunk")
+
+
+class OneSample(nn.Module):
+    """Self-attention over (tokens, features), as textbooks begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.W_query, self.W_key = nn.Parameter(torch.rand(8, 8)), nn.Parameter(torch.rand(8, 8))
+
+    def forward(self, x):
+        scores = (x @ self.W_query) @ (x @ self.W_key).T
+        return (scores / 8**0.5).softmax(-1) @ x
+
+
+def test_tokens_without_a_batch_are_no_rows():
+    report = check(OneSample())
+    assert report.kind == "encoder"
+    assert "violated" not in [f.verdict for f in report.laws]
+    assert verdicts(report, "batch.alone", "equivariance") == ["holds", "holds"]
+
+
+class Mixer(nn.Module):
+    """Layers over rows of features that are no attention: interacting rows are a fault."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.out(x).softmax(0)
+
+
+def test_rows_that_interact_without_attention_are_a_fault():
+    assert verdicts(check(Mixer(), laws=["batch.others"]), "batch.others") == ["violated"]
+
+
+class FullAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + functional.scaled_dot_product_attention(self.q(x), x, x)
+
+
+class LooksBack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3)
+
+    def forward(self, x):
+        return x + self.conv(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
+
+
+def test_full_attention_beside_convolutions_that_look_back_is_no_leak():
+    model = nn.Sequential(*(part() for _ in range(2) for part in (FullAttention, LooksBack)))
+    report = check(Subject(model, example=torch.randn(2, 9, WIDTH)), laws=["causality"])
+    assert "violated" not in [f.verdict for f in report.laws]
+
+
+class Half(nn.Module):
+    def __init__(self, causal):
+        super().__init__()
+        self.causal, self.q = causal, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + functional.scaled_dot_product_attention(self.q(x), x, x, is_causal=self.causal)
+
+
+class EitherHalf(nn.Module):
+    """Called with a source alone it is its encoder, whatever its decoder is."""
+
+    def __init__(self, leak=False):
+        super().__init__()
+        self.embed, self.encoder, self.decoder = nn.Embedding(WORDS, WIDTH), Half(leak), Half(True)
+
+    def forward(self, src, tgt=None):
+        memory = self.encoder(self.embed(src))
+        return memory if tgt is None else self.decoder(self.embed(tgt)) + memory.mean(1, True)
+
+
+def test_a_module_that_did_not_run_says_nothing_about_the_one_that_did():
+    report = check(EitherHalf(), laws=["causality"])
+    assert report.kind == "encoder"
+    assert "violated" not in [f.verdict for f in report.laws]
+
+
+class WithNothing(nn.Linear):
+    """Keeps a parameter without a number in it, as a memory of length 0 is."""
+
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+        self.memory = nn.Parameter(torch.zeros(1, 0, WIDTH))
+
+
+@pytest.mark.parametrize("law", ["determinism", "batch.alone"])
+def test_an_empty_parameter_is_no_obstacle(law):
+    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), WithNothing())
+    assert verdicts(check(model, laws=[law]), law) == ["holds"]
