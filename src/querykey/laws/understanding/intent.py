@@ -223,7 +223,8 @@ def _variants(runner: Runner) -> Iterator[Setting]:
 def _switch(runner: Runner) -> tuple[str, bool] | None:
     """Return an attribute by which the user's code says causal or not; True anywhere wins.
 
-    Modules that did not run say nothing: the decoder beside an encoder that is called alone.
+    A module that did not run is not believed when it says causal: it may be the decoder beside an
+    encoder that is called alone.
     """
     recorder = Recorder()
     with torch.no_grad():
@@ -232,10 +233,9 @@ def _switch(runner: Runner) -> tuple[str, bool] | None:
     parents = {path.rpartition(".")[0] for path in ran}
     switches = []
     for path, module in runner.copies.of(PLAIN).named_modules():
-        if path not in ran and path not in parents:
-            continue
+        idle = path not in ran and path not in parents
         for holder in (module, getattr(module, "config", None)):
             for name, value in getattr(holder, "__dict__", {}).items():
-                if SWITCHES.match(name) and isinstance(value, bool):
+                if SWITCHES.match(name) and isinstance(value, bool) and not (value and idle):
                     switches.append((name, value))
     return max(switches, key=lambda switch: switch[1], default=None)

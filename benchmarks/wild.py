@@ -1,0 +1,180 @@
+"""Try the laws on public models outside transformers: packages and repositories as they are.
+
+python benchmarks/wild.py --list                      # what it needs, each with its pinned version
+WILD=folder python benchmarks/wild.py --store kept    # check what is there, a process for each
+WILD=folder python benchmarks/wild.py books mingpt    # one file of recipes, one model
+python benchmarks/wild.py --store kept --write docs/laws-wild.md    # the page, from what was kept
+
+The code that is checked is not in this repository, and nothing here fetches it. The file
+`wild_models/found.py` says where it must lie; each recipe in `wild_models/` imports it, makes a
+small model and, where the model's interface does not say it, shows an input. A recipe whose code
+is not there is passed over.
+"""
+
+import argparse
+import ast
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread only waits
+
+import torch
+
+import querykey as qk
+import querykey.laws
+
+MODELS = Path(__file__).parent / "wild_models"
+FILES = ("language", "books", "libraries", "efficient", "recurrent", "series", "audio", "vision")
+SECONDS = 300
+sys.path.insert(0, str(MODELS))
+
+from pins import PINS  # noqa: E402 - beside the recipes
+from triage import CAUSES, cause  # noqa: E402
+
+
+def recipes(words: list[str]) -> list[tuple[str, str]]:
+    """Return (file, function) for every recipe, or for those of these files and names."""
+    found = []
+    for file in FILES:
+        tree = ast.parse((MODELS / f"{file}.py").read_text())
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        found += [(file, name) for name in names if not name.startswith("_")]
+    return [pair for pair in found if not words or set(words) & set(pair)]
+
+
+def work(file: str, name: str, kept: Path) -> None:
+    """Run in a process of its own: make one model, check it, keep the report."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    try:
+        target = getattr(importlib.import_module(file), name)()
+        model = target.model if isinstance(target, qk.Subject) else target
+        report = {"class": type(model).__name__, **qk.check(target).as_json()}
+    except FileNotFoundError as error:
+        report = {"absent": str(error)}
+    except BaseException as error:  # a package may end its process
+        report = {"unbuilt": f"{type(error).__name__}: {error}"[:300]}
+    kept.write_text(json.dumps({"file": file, "name": name, **report}))
+    os._exit(0)
+
+
+def survey(pairs: list[tuple[str, str]], store: Path) -> list[dict]:
+    """Check every model that is not kept yet, one process after the other; return all reports."""
+    store.mkdir(parents=True, exist_ok=True)
+    context, reports = multiprocessing.get_context("fork"), []
+    for file, name in pairs:
+        kept = store / f"{name}.json"
+        if not kept.exists():
+            began = time.monotonic()
+            process = context.Process(target=work, args=(file, name, kept))
+            process.start()
+            process.join(SECONDS)
+            if process.is_alive():
+                process.kill()
+                kept.write_text(json.dumps({"file": file, "name": name, "unbuilt": "too slow"}))
+            print(line(json.loads(kept.read_text()), time.monotonic() - began), flush=True)
+        reports.append({"file": file, "name": name, **json.loads(kept.read_text())})
+    return reports
+
+
+def line(report: dict, seconds: float) -> str:
+    """Say in one line what came of one model."""
+    if "laws" not in report:
+        return f"{report['name']:26} {report.get('absent') or report.get('unbuilt')}"
+    broken = [law["law"] for law in report["laws"] if law["verdict"] == "violated"]
+    return f"{report['name']:26} {report['kind']:16} {seconds:4.0f} s  {' '.join(broken)}"
+
+
+def is_checked(report: dict) -> bool:
+    """Return whether laws could be tried on a model at all."""
+    return "laws" in report and report["kind"] != "unknown"
+
+
+def page(reports: list[dict]) -> str:
+    """Return what was found, as the page docs/laws-wild.md."""
+    checked = [report for report in reports if is_checked(report)]
+    broken = [(r, law) for r in checked for law in r["laws"] if law["verdict"] == "violated"]
+    models = {r["name"] for r, _ in broken}
+    verdicts = Counter(law["verdict"] for r in checked for law in r["laws"])
+    sources = Counter(r["file"] for r in checked)
+    false = [row for row in broken if cause(row[0]["name"], row[1]["law"])[0] == "FALSE"]
+    lines = [
+        "# The laws on public models",
+        "",
+        f"`python benchmarks/wild.py --write docs/laws-wild.md` tried every law on {len(checked)} "
+        f"models outside `transformers`, made by {len(PINS)} public packages and repositories at "
+        "the versions below, small, with random weights. None of that code is in this repository. "
+        f"Recipes by file: {', '.join(f'{n} {f}' for f, n in sources.items())}. Verdicts: "
+        + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        + f". {len(broken)} violations in {len(models)} models; {len(false)} of them false.",
+        "",
+        "## Violated, and why",
+        "",
+        "A cause is a place in the package or repository, found by reading its code; FALSE means "
+        "that the code is right and the verdict is not.",
+        "",
+        "| model | law | deviation | cause | why |",
+        "|---|---|---|---|---|",
+    ]
+    for report, law in sorted(broken, key=lambda row: (row[0]["name"], row[1]["law"])):
+        where, why = cause(report["name"], law["law"])
+        size = law["deviation"]
+        number = "not finite" if size is None else f"{size:.1e}"
+        lines.append(f"| {report['name']} | {law['law']} | {number} | {where} | {why} |")
+    lines += [
+        "",
+        "## Checked",
+        "",
+        "| model | taken for | input | mask | cache | holds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for report in sorted(checked, key=lambda r: (r["file"], r["name"])):
+        about, held = report["about"], sum(law["verdict"] == "holds" for law in report["laws"])
+        cells = (report["name"], report["kind"], about.get("input", ""), about.get("padding mask", ""),
+                 about.get("cache", ""), held)  # fmt: skip
+        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+    lines += ["", "## Not checked", ""]
+    for report in reports:
+        if not is_checked(report):
+            laws = report.get("laws")
+            why = (
+                laws[0]["note"]
+                if laws
+                else report.get("absent") or report.get("unbuilt") or report.get("crash")
+            )
+            lines.append(f"- {report['name']}: {str(why).splitlines()[0][:160]}")
+    lines += ["", "## Versions", ""]
+    lines += [f"- {source} {version}" for source, version in PINS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="files of recipes, or names of models")
+    parser.add_argument("--list", action="store_true", help="say what is needed, and stop")
+    parser.add_argument("--store", type=Path, default=Path("wild-reports"), help="kept reports")
+    parser.add_argument("--write", type=Path, help="write the page to this file")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(f"{source} {version}" for source, version in PINS.items()))
+        return
+    reports = survey(recipes(given.words), given.store)
+    if given.write:
+        given.write.write_text(page(reports))
+    checked = [report for report in reports if is_checked(report)]
+    broken = sum(law["verdict"] == "violated" for r in checked for law in r["laws"])
+    said = {"benchmark": "wild", "models": len(checked), "recipes": len(reports)}
+    print(json.dumps({**said, "violated": broken, "triaged": len(CAUSES)}))
+
+
+if __name__ == "__main__":
+    main()
