@@ -43,7 +43,7 @@ class Near:
         return self.share * abs(claimed) - abs(measured - claimed)
 
     def __str__(self) -> str:
-        return f"within {self.share:.0%} of"
+        return f"within {100 * self.share:g} % of"
 
 
 @dataclass(frozen=True)

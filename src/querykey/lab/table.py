@@ -18,12 +18,18 @@ EXPERIMENTS = {
     "masks": "querykey.lab.experiments.masks",
     "complexity": "querykey.lab.experiments.complexity",
     "norms": "querykey.lab.experiments.norms",
+    "heads": "querykey.lab.experiments.heads",
+    "grid": "querykey.lab.experiments.grid",
     "counts": "querykey.lab.experiments.counts",
     "equivariance": "querykey.lab.experiments.equivariance",
     "incremental": "querykey.lab.experiments.incremental",
     "davit": "querykey.lab.experiments.davit",
+    "kernel": "querykey.lab.experiments.kernel",
     "sizes": "querykey.lab.experiments.sizes",
+    "pca": "querykey.lab.experiments.pca",
+    "orthonormal": "querykey.lab.experiments.orthonormal",
     "argmax": "querykey.lab.experiments.argmax",
+    "crossover": "querykey.lab.experiments.crossover",
 }
 
 
