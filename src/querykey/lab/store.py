@@ -98,7 +98,7 @@ def page(experiment: Experiment, record: Record) -> str:
         place = ROWS[row]
         lines += [f"## {row}: {place.about}", ""]
         lines += [f"Document {place.document} ({DOCUMENTS[place.document]}), {place.place}.", ""]
-        lines += [_paragraph(part) for part in parts]
+        lines += [*(_paragraph(part) for part in parts), ""]
     for name, figure in record.measurement.figures.items():
         lines += [f"![{figure.title}]({name}.svg)", ""]
     lines += ["## Everything measured", "", "| value | measured |", "|---|---|"]
