@@ -195,6 +195,44 @@ def test_documents(causal, kind):
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
 
+def gated(q, k, v, decay, real):
+    """The equation with gates, from running sums: exact enough in float64."""
+    decay = torch.where(real[:, None], decay, 0).cumsum(-1)
+    left = (decay[..., :, None] - decay[..., None, :]).clamp(max=0).exp()
+    group, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+    k, v, left = (x.repeat_interleave(group, 1) for x in (k, v, left))
+    w = ((scale * (q @ k.mT) + 1) ** 2 * left).tril()
+    w = torch.where(real[:, None, None, :], w, 0.0)
+    z = w.sum(-1, keepdim=True)
+    return torch.where(z == 0, 0.0, w @ v / torch.where(z == 0, 1.0, z))
+
+
+@on_gpu
+@pytest.mark.parametrize("strength", [0.03, 1.0])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "key_dim", "value_dim"),
+    [(63, 2, 64, 64), (1000, 4, 64, 32), (6017, 2, 64, 64), (2049, 2, 128, 128), (777, 4, 16, 7)],
+)
+def test_gates(tokens, heads, key_dim, value_dim, strength, either):
+    (q, k, v), grad = draw(tokens, heads, 2, key_dim, value_dim)
+    decay = -(torch.randn(k.shape[:3], device="cuda") * strength).abs().bfloat16()
+    decay[torch.rand(decay.shape, device="cuda") < 0.01] = -300
+    real = torch.rand(2, tokens, device="cuda") > 0.1
+    mask, mechanism = qk.Causal() & qk.Padding(real), qk.Kernel(qk.Quadratic(), key_dim**-0.5)
+
+    def fast(q, k, v, decay):
+        return qk.attend(q, k, v, mechanism=mechanism, mask=mask, decay=decay, backend="triton")
+
+    found = triton_driver.results(fast, (q, k, v, decay), grad)
+    exact_inputs = [x.double() for x in (q, k, v, decay)]
+    wanted = triton_driver.results(lambda *x: gated(*x, real), exact_inputs, grad)
+    out, *gradients = triton_driver.errors(found, wanted)
+    assert out < 5e-3
+    assert max(gradients) < 1e-2
+    again = triton_driver.results(fast, (q, k, v, decay), grad)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
 @on_gpu
 def test_compiled_checkpointed_and_under_autocast(small_chunks):
     inputs, grad = draw(500)
