@@ -266,6 +266,34 @@ def test_a_module_that_did_not_run_says_nothing_about_the_one_that_did():
     assert "violated" not in [f.verdict for f in report.laws]
 
 
+class Makers(dict):
+    """Makes a new layer of the kept class at every reading."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+    def items(self):
+        return [(key, self[key]) for key in self]
+
+
+ACTIVATIONS = Makers(gelu=nn.GELU)
+
+
+class Choosing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+
+    def forward(self, ids):
+        return ACTIVATIONS["gelu"](self.embed(ids))
+
+
+def test_a_dict_that_makes_its_values_is_left_as_it_is():
+    report = check(Choosing(), laws=["determinism", "batch.alone"])
+    assert verdicts(report, "determinism", "batch.alone") == ["holds", "holds"]
+    assert dict.__getitem__(ACTIVATIONS, "gelu") is nn.GELU
+
+
 class WithNothing(nn.Linear):
     """Keeps a parameter without a number in it, as a memory of length 0 is."""
 

@@ -123,7 +123,13 @@ def _of_attributes(held: dict[str, Any], left_alone: set[str]) -> Callable[[], N
 
 
 def _of_container(held: Any) -> Callable[[], None]:
-    """Return what puts the contents of a dict, list, set or deque back, in their order."""
+    """Return what puts the contents of a dict, list, set or deque back, in their order.
+
+    A dict that makes a new value at every reading, as transformers' of activations, has no contents
+    that could be put back.
+    """
+    if isinstance(held, dict) and type(held).__getitem__ is not dict.__getitem__:
+        return lambda: None
     kept = held.copy()
 
     def undo() -> None:
