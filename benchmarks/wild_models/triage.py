@@ -46,7 +46,7 @@ CAUSES = [
      "differences, with and without our copies"),
     ("block_recurrent titans demucs", "gradient.reaches", "FALSE",
      "used from the second segment on, or from the second step after strided convolutions"),
-    ("linformer linear_attention perceiver_lm", "causality.*", "FALSE",
+    ("linformer perceiver_lm", "causality.*", "FALSE",
      "bidirectional by design, though its class is called a language model"),
     ("hyunwoongko", "causality.*", "FALSE",
      "id 0 is padding to it, and was drawn among the words: a padded query sees nothing real"),

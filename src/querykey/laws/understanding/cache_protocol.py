@@ -156,16 +156,22 @@ def _asking(runner: Runner) -> Iterator[tuple[tuple[str, Any], ...]]:
 
 
 def _repeating(runner: Runner, told: CacheProtocol) -> Callable[..., Any]:
-    """Return a step that passes all ids so far beside the cache, and is answered for new ones."""
+    """Return a step that passes all ids so far beside the cache, and is answered for new ones.
+
+    Where positions are passed, those of all ids are.
+    """
     main, argument, source = runner.signature.main.name, told.argument, told.source
     assert argument is not None
     assert source is not None
+    positions = runner.facts.arguments.positions
+    repeated = (main, positions.name) if positions else (main,)
 
     def step(model: Any, inputs: Inputs, cache: Any) -> tuple[Any, Any]:
-        ids, given = inputs[main], dict(inputs)
+        given = dict(inputs)
         if cache is not None:
             before, given[argument] = cache
-            ids = given[main] = torch.cat([before, ids], 1)
+            given |= {name: torch.cat([b, inputs[name]], -1) for name, b in before.items()}
+        ids = {name: given[name] for name in repeated if name in given}
         output = model(**given, **dict(told.arguments))
         if runner.take(output, inputs).shape[1] != inputs[main].shape[1]:
             raise ValueError("it does not answer once for every new token")
