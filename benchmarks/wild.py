@@ -107,20 +107,25 @@ def page(reports: list[dict]) -> str:
     verdicts = Counter(law["verdict"] for r in checked for law in r["laws"])
     sources = Counter(r["file"] for r in checked)
     false = [row for row in broken if cause(row[0]["name"], row[1]["law"])[0] == "FALSE"]
+    unread = sum(cause(r["name"], law["law"])[0] == "" for r, law in broken)
+    classes = len({(r["file"], r["target"]) for r in checked})
     lines = [
         "# The laws on public models",
         "",
         f"`python benchmarks/wild.py --write docs/laws-wild.md` tried every law on {len(checked)} "
-        f"models outside `transformers`, made by {len(PINS)} public packages and repositories at "
+        f"configurations of at least {classes} classes outside `transformers`, from {len(PINS)} "
+        "public packages and repositories at "
         "the versions below, small, with random weights. None of that code is in this repository. "
         f"Recipes by file: {', '.join(f'{n} {f}' for f, n in sources.items())}. Verdicts: "
         + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        + f". {len(broken)} violations in {len(models)} models; {len(false)} of them false.",
+        + f". {len(broken)} violations in {len(models)} models; {len(false)} of them are false, "
+        f"{unread} not read yet.",
         "",
         "## Violated, and why",
         "",
         "A cause is a place in the package or repository, found by reading its code; FALSE means "
-        "that the code is right and the verdict is not.",
+        "that the code is right and the verdict is not. Reports of some hours of work on the laws "
+        "are joined here.",
         "",
         "| model | law | deviation | cause | why |",
         "|---|---|---|---|---|",
