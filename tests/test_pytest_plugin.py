@@ -27,7 +27,7 @@ class Layer(nn.Module):
         return x + scores.softmax(-1) @ x
 
 def stack(*aheads):
-    return nn.Sequential(nn.Embedding(40, 16), *map(Layer, aheads))
+    return nn.Sequential(nn.Embedding(40, 16), *map(Layer, aheads), nn.Linear(16, 40))
 
 def leaky():
     return stack(0, 1)

@@ -146,7 +146,8 @@ def told():
 def test_the_command_writes_scripts_into_a_folder(factory, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(LEAKY)
-    words = ["check", f"mine.py:{factory}", "--law", "causality", "--repro", "shown"]
+    words = ["check", f"mine.py:{factory}", "--law", "causality", "--kind", "decoder"]
+    words += ["--repro", "shown"]
     assert cli.run(words) == 1
     out = capsys.readouterr().out
     files = sorted(file.name for file in (tmp_path / "shown").iterdir())
