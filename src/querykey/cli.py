@@ -171,6 +171,7 @@ def cost(
     input: tuple[str, ...] = (),
     at: str = "",
     attention: str = "flash",
+    phase: str = "train",
     json: bool = False,
     html: str = "",
 ) -> int:
@@ -191,6 +192,8 @@ def cost(
         Put these sizes into the formulas, as in batch=8,seq=1024.
     attention
         How scaled_dot_product_attention is counted: flash (one fused operation) or math.
+    phase
+        train (forward and backward), prefill (a prompt is read) or decode (one more token).
     json
         Print one JSON object instead of tables; docs/json.md describes it.
     html
@@ -199,7 +202,7 @@ def cost(
     with _status(f"deriving the cost of {target}"), _prints_aside():
         from querykey.costs import cost_of_target, tables, write_page
 
-        report = cost_of_target(target, field, input, at, attention)
+        report = cost_of_target(target, field, input, at, attention, phase)
     if html:
         write_page(report, target, html)
     if json:

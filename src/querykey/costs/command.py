@@ -23,6 +23,7 @@ def cost_of_target(
     inputs: Sequence[str] = (),
     at: str = "",
     attention: str = "flash",
+    phase: str = "train",
 ) -> CostReport:
     """Build a target at its own size and return its report, at the sizes in `at` if there are any.
 
@@ -36,10 +37,10 @@ def cost_of_target(
     free = Inputs.of(named).names()
     near = {size: value for size, value in sizes.items() if value >= 5 and size in free}
     try:
-        report = _cost(target, named, attention, near)
+        report = _cost(target, named, attention, near, phase)
     except CostError:
         # The sizes may be too large for the model: the formula of small ones says how large.
-        report = _cost(target, named, attention, {})
+        report = _cost(target, named, attention, {}, phase)
     report.settings["target"] = " ".join([target.name, *fields])
     report.settings["built"] = target.note
     try:
@@ -48,10 +49,12 @@ def cost_of_target(
         raise CostError(f"{error.fact}, and the model has none there") from None
 
 
-def _cost(target: Target, inputs: Any, attention: str, near: dict[str, int]) -> CostReport:
+def _cost(
+    target: Target, inputs: Any, attention: str, near: dict[str, int], phase: str
+) -> CostReport:
     """Return the report with the backward pass, or without where there is none."""
     try:
-        return cost(target.model, inputs, attention=attention, near=near)
+        return cost(target.model, inputs, attention=attention, near=near, phase=phase)
     except NoBackwardError:
         report = cost(target.model, inputs, attention=attention, near=near, backward=False)
         report.notes.append("there is no backward pass: no trainable weight reaches the output")

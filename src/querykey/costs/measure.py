@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,20 +13,23 @@ from torch import nn
 from querykey.costs.counting.counts import Formula
 from querykey.costs.counting.fused_attention import ATTENTION
 from querykey.costs.counting.passes import PassOptions
+from querykey.costs.counting.phases import PHASES
 from querykey.costs.formulas.checking import check, check_at_one, widen
-from querykey.costs.formulas.concrete import FoldedError
+from querykey.costs.formulas.concrete import ConcreteCounter, FoldedError
 from querykey.costs.formulas.extrapolation import Extrapolation
 from querykey.costs.formulas.formula_set import (
     DisagreeError,
     FormulaSet,
     RefusedError,
     compare_engines,
+    listed,
 )
 from querykey.costs.formulas.interpolation import interpolated
 from querykey.costs.formulas.symbolic import symbolic
 from querykey.costs.formulas.validity import Validity
 from querykey.costs.inputs import CostError, Inputs
 from querykey.costs.measured_model import MeasuredModel
+from querykey.costs.over import builder_over, relations, values_over
 from querykey.costs.report import CostReport, make_report
 from querykey.words import suggest
 
@@ -46,6 +50,7 @@ def cost(
     sizes: Mapping[str, int | Sequence[int]] | None = None,
     near: Mapping[str, int] | None = None,
     formulas: Mapping[str, Formula] | None = None,
+    over: Sequence[str] | None = None,
 ) -> CostReport:
     """Return what a torch model costs, as exact formulas in named sizes.
 
@@ -54,18 +59,32 @@ def cost(
     tuple or a dict of `tokens(...)`, `array(...)`, `images(...)`, or tensors. The loss is the sum
     of the first floating output unless `loss(output)` is given. `attention` says how
     scaled_dot_product_attention runs: "flash" fused, "math" as the products it consists of.
+    `phase` "prefill" is the cost of reading a prompt into a cache, "decode" that of one new token
+    per row after a prompt of the inputs' sizes; both without gradients.
 
     `engine` "auto" takes symbolic sizes and checks them by counts at concrete sizes, or
     interpolates where symbolic sizes do not get through the model; "both" derives everything twice.
     `near` says around which sizes the formula shall hold, where a model branches on them. `sizes`
     says which numbers a builder takes: {"width": 12} for multiples of 12, or a list. `formulas`
     gives the FLOPs of operations that have none here: {"mylib.op": lambda shapes, out_shapes: ...}.
+    `over` names fields of a Hugging Face model's configuration, or arguments of a builder that have
+    defaults, which stay free as sizes too.
     """
     _one_of("attention", attention, ATTENTION)
     _one_of("engine", engine, ENGINES)
-    _one_of("phase", phase, ("train",))
-    measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
-    options = PassOptions(backward, attention, loss, dict(formulas or {}))
+    _one_of("phase", phase, PHASES)
+    if over is not None:
+        sizes = {**values_over(over, model), **(sizes or {})}
+        build = builder_over(model, over)
+        measured = MeasuredModel(build, Inputs.of(inputs), sizes, near or {})
+    else:
+        measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
+    train = phase == "train"
+    options = PassOptions(
+        backward and train, attention, loss, dict(formulas or {}), graph=train, phase=phase
+    )
+    if over is not None:
+        return make_report(measured, _of_fields(measured, options, over), options)
     if measured.hyper:
         return make_report(measured, _of_builder(measured, options), options)
     return make_report(measured, _of_model(measured, options, engine), options)
@@ -107,6 +126,37 @@ def _of_builder(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
     formulas.notes.append(
         "symbolic sizes of the inputs agree term for term at one choice of the rest"
     )
+    return formulas
+
+
+def _of_fields(measured: MeasuredModel, options: PassOptions, over: Sequence[str]) -> FormulaSet:
+    """Derive formulas in fields of a configuration, and count at sizes away from the fit."""
+    formulas = _folded_if_needed(measured, options)
+    counter = ConcreteCounter(measured, options)
+
+    def holds(fields: Mapping[str, int]) -> bool:
+        point = {**measured.base(), **fields}
+        try:
+            return not formulas.difference(counter(point), point)
+        except CostError:
+            return False
+
+    divisions = relations(over, holds)
+    inputs = [name for name in measured.names if name not in measured.hyper]
+    least = {**{name: min(measured.values[name]) for name in measured.names}}
+    least |= {name: 2 for name in inputs if holds({name: 2})}
+    least |= {name: 1 for name in measured.hyper if holds({name: 1})}
+    beyond = {n: max(v) + math.lcm(*v) for n, v in measured.values.items() if n in measured.hyper}
+    most = {
+        name: max(measured.values[name]) for name, size in beyond.items() if not holds({name: size})
+    }
+    formulas.valid = (
+        Validity(tuple(divisions)).also(Validity.least(least)).also(Validity.most(most))
+    )
+    point = {n: v[1] for n, v in measured.values.items()} | dict.fromkeys(inputs, 61)
+    if not holds(point):
+        raise RefusedError(f"the formula does not hold at {listed(point)}, away from its fit")
+    formulas.notes.append(f"checked by counting at {listed(point)}")
     return formulas
 
 
@@ -190,6 +240,5 @@ def _folded_if_needed(measured: MeasuredModel, options: PassOptions) -> FormulaS
 
 def _one_of(argument: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        later = " (other phases come later)" if argument == "phase" else ""
         hint = suggest(str(value), choices)
-        raise CostError(f"{argument} is one of {', '.join(choices)}{later}, not `{value}`{hint}")
+        raise CostError(f"{argument} is one of {', '.join(choices)}, not `{value}`{hint}")

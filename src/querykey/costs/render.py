@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from querykey.costs.values import VALUES, CostValues
+from querykey.costs.values import VALUES, CostValues, NotComputed
 from querykey.show import fold_numbered, grid, group_name, heading, table, text
 from querykey.show import page as html_page
 
@@ -22,7 +22,9 @@ LABELS = {
     "flops.pointwise_backward": "pointwise backward",
     "params": "parameters",
     "saved_bytes": "saved bytes",
+    "state_bytes": "state bytes",
 }
+PEAKS = {"peak_bytes": "peak, training", "inference_bytes": "peak, inference"}
 COLUMNS = (
     "module",
     "class",
@@ -42,6 +44,8 @@ def tables(report: CostValues) -> list[RenderableType]:
 def totals(report: CostValues) -> list[tuple[str, Any]]:
     """Return one row per value, for the range, for unknown operations, and per note."""
     shown = {name: _cell(report[name]) for name in VALUES if name in LABELS}
+    if isinstance(report.state_bytes, NotComputed):
+        del shown["state_bytes"]
     if report["flops.visible"] == report["flops.forward"]:
         del shown["flops.visible"]
     if report["flops.recomputed"] == 0:
@@ -50,6 +54,10 @@ def totals(report: CostValues) -> list[tuple[str, Any]]:
         f"{shown['params']:,}" if isinstance(shown["params"], int) else shown["params"]
     )
     lines = [(LABELS[name], cell) for name, cell in shown.items()]
+    if not report.symbols:  # as formulas they are long, and take longer to derive
+        training = report.settings.get("backward", False)
+        peaks = {name: report[name] for name in (PEAKS if training else [*PEAKS][1:])}
+        lines += [(PEAKS[n], _cell(p)) for n, p in peaks.items() if not isinstance(p, NotComputed)]
     if "built" in report.settings:
         lines.insert(0, ("model", report.settings["built"]))
     lines.append(("holds for", str(report.valid)))

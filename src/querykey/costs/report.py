@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import sympy
+import torch
 
 from querykey.costs.counting.passes import PassOptions
+from querykey.costs.devices import memory_of
 from querykey.costs.formulas.comparison import CostComparison, crossings
 from querykey.costs.formulas.formula_set import FormulaSet, listed
 from querykey.costs.formulas.order import Order, order_of
 from querykey.costs.formulas.validity import written
 from querykey.costs.inputs import CostError, OutsideError, whole_size
 from querykey.costs.measured_model import MeasuredModel
+from querykey.costs.memory.memory import Memory, dtype_of, largest_that
+from querykey.costs.memory.peak import Peak
+from querykey.costs.memory.training import TrainingBytes, sharded, training_parts
 from querykey.costs.render import as_text
 from querykey.costs.sums import Sum, add_sum, expression
 from querykey.costs.values import (
@@ -37,6 +42,50 @@ class CostReport(CostValues):
     """Formulas as sympy expressions in `symbols`; `print` shows them as tables."""
 
     below: CostReport | None = None  # the report of smaller sizes, where this one does not hold
+    memory: Memory | None = field(default=None, compare=False, repr=False)
+    state: Any = None  # the bytes that generation hands on, in its phases
+
+    @property
+    def state_bytes(self) -> Any:
+        """Return the bytes of the cache or state after the tokens, in a phase of generation."""
+        if self.state is None:
+            return NotComputed("only the phases prefill and decode have a state: phase='decode'")
+        return self.state
+
+    @property
+    def peak_bytes(self) -> Any:
+        """Return the most memory of a training step, or of inference without a backward pass.
+
+        Weights, inputs and gradients are in it. Derived when first asked for.
+        """
+        return self._peak(self.memory)
+
+    @property
+    def inference_bytes(self) -> Any:
+        """Return the most memory of a forward pass without gradients, weights and inputs in it."""
+        return self._peak(self.memory and self.memory.training(False))
+
+    def peak(self, phase: str = "train", **sizes: int) -> Peak:
+        """Return the peak in bytes of a phase, "train" or "inference", and what is alive there."""
+        if phase not in ("train", "inference"):
+            raise CostError(f"a peak is that of train or inference, not of `{phase}`")
+        report = self.at(**sizes) if sizes else self
+        if report.symbols:
+            raise CostError(f"put all sizes in: {', '.join(report.symbols)} is free")
+        if report.memory is None:
+            raise CostError("the peak of memory is not known here")
+        return report.memory.training(phase == "train").at(report.sizes)
+
+    def _peak(self, memory: Memory | None) -> Any:
+        if memory is None:
+            return NotComputed("the peak of memory is not known here")
+        try:
+            if not self.symbols:
+                return memory.at(self.sizes).bytes
+            values = {sympy.Symbol(name): size for name, size in self.sizes.items()}
+            return memory.formula.subs(values)
+        except CostError as error:
+            return NotComputed(str(error))
 
     def at(self, **sizes: int) -> CostReport:
         """Return the report with these sizes put in; values without a free size are ints."""
@@ -52,7 +101,8 @@ class CostReport(CostValues):
         put = _Substitution({self.symbols[n]: sympy.Integer(size) for n, size in sizes.items()})
         modules = {path: put.into(module) for path, module in self.modules.items()}
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
-        return replace(self, modules=modules, symbols=left, sizes=all_sizes)
+        state = None if self.state is None else put.value(self.state)
+        return replace(self, modules=modules, symbols=left, sizes=all_sizes, state=state)
 
     def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
         """Return the order of a value as its sizes grow; `given` relates sizes: {"d": "h*k"}."""
@@ -80,9 +130,59 @@ class CostReport(CostValues):
         inside = tuple(root for root in comparison.crossings if not outside(root))
         return replace(comparison, crossings=inside)
 
-    def training_bytes(self, optimizer: str = "adamw") -> NotComputed:
-        """Return the memory of a training step, which is not computed yet."""
-        return NotComputed("the memory of a training step is not computed yet")
+    def training_bytes(
+        self,
+        optimizer: str = "adamw",
+        dtype: torch.dtype | str | None = None,
+        checkpointing: bool = False,
+        sharding: int = 1,
+    ) -> TrainingBytes:
+        """Return what training takes on one device, in parts and in total.
+
+        `dtype` puts weights and floating inputs into another precision, `checkpointing` computes
+        every numbered layer again in the backward pass, and `sharding` divides weights, gradients
+        and the optimizer's state among so many ranks.
+        """
+        if self.memory is None:
+            raise CostError("the memory of training is not known here")
+        kind = dtype_of(dtype)
+        memory = self.memory.with_settings(kind, checkpointing)
+        peak = self._peak(memory)
+        if isinstance(peak, str):
+            raise CostError(str(peak))
+        model = memory.measured.model({**memory.measured.base(), **self.sizes})
+        parts = training_parts(model, peak, optimizer, kind.itemsize if kind else None)
+        return sharded(parts, whole_size("sharding", sharding), model)
+
+    def largest(
+        self, size: str, memory: int | str, optimizer: str | None = "adamw", **sizes: int
+    ) -> int:
+        """Return the largest value of one size at which the peak fits `memory`, 0 where none does.
+
+        `memory` is a number of bytes or the name of a device; the others of the sizes are given in
+        `sizes`. With an optimizer its state has to fit too; None asks about inference.
+        """
+        report = self.at(**sizes) if sizes else self
+        report._checked({size: 1})
+        if len(report.symbols) > 1 or self.memory is None:
+            raise CostError(f"put the other sizes in: {', '.join(s for s in report.symbols)}")
+        most = memory_of(memory)
+
+        def needed(of: CostReport) -> Any:
+            return of.inference_bytes if optimizer is None else of.training_bytes(optimizer).total
+
+        try:
+            formula = needed(report)
+        except CostError as error:
+            formula = NotComputed(str(error))
+        symbol = sympy.Symbol(size)
+
+        def fits(number: int) -> bool:
+            if isinstance(formula, str):  # no formula, but the peak at sizes is known
+                return needed(report.at(**{size: number})) <= most
+            return formula.subs({symbol: number}) <= most
+
+        return largest_that(fits, self.valid, size)
 
     def bottleneck(self, device: str | None = None) -> NotComputed:
         """Return what limits the speed on a device, which is not computed yet."""
@@ -141,10 +241,15 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
         formulas.unknown,
         formulas.notes,
         formulas.derivation.engine,
-        {"backward": options.backward, "attention": options.attention, "loss": loss},
+        {
+            "backward": options.backward, "attention": options.attention, "loss": loss,
+            "phase": options.phase,
+        },
         picked=measured.picked,
         below=formulas.below and make_report(measured, formulas.below, options),
-    )
+        memory=Memory(measured, replace(options, graph=options.backward)),
+        state=expression(totals[""].get("state", {})) if options.phase != "train" else None,
+    )  # fmt: skip
 
 
 def _module_cost(total: Mapping[str, Sum], params: Any, kind: str) -> ModuleCost:

@@ -12,7 +12,7 @@ from querykey.costs.inputs import CostError
 
 
 class NotComputed(str):
-    """Stands in place of a value, and says that it is not computed yet."""
+    """Stands in place of a value, and says why there is none."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ModuleCost:
 # The names of the values, in the order in which they are shown; modules have the first eight.
 VALUES = (
     "flops.forward", "flops.backward", "flops.pointwise", "flops.pointwise_backward",
-    "flops.visible", "flops.recomputed", "params", "saved_bytes", "peak_bytes", "span",
-    "bytes_moved", "state_bytes",
+    "flops.visible", "flops.recomputed", "params", "saved_bytes", "peak_bytes", "inference_bytes",
+    "span", "bytes_moved", "state_bytes",
 )  # fmt: skip
 PER_MODULE = VALUES[:8]
 
@@ -68,10 +68,23 @@ class CostValues:
     picked: dict[str, str] = field(default_factory=dict)  # sizes that values decide: the module
     below: CostValues | None = None
 
-    peak_bytes = NotComputed("peak memory is not computed yet")
+    @property
+    def peak_bytes(self) -> Any:
+        """Return the most memory of a training step, or of inference without a backward pass."""
+        return NotComputed("the peak of memory is not known here")
+
+    @property
+    def inference_bytes(self) -> Any:
+        """Return the most memory of a forward pass without gradients."""
+        return NotComputed("the peak of memory is not known here")
+
     span = NotComputed("the parallel depth is not computed yet")
     bytes_moved = NotComputed("the bytes moved are not computed yet")
-    state_bytes = NotComputed("the state of decoding is not computed yet")
+
+    @property
+    def state_bytes(self) -> Any:
+        """Return the bytes of the cache or state after the tokens, in a phase of generation."""
+        return NotComputed("only the phases prefill and decode have a state")
 
     @property
     def flops(self) -> Flops:

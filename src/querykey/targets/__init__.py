@@ -15,7 +15,7 @@ from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input, stated_inputs
 from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
-from querykey.targets.outlines import outline, parse_fields
+from querykey.targets.outlines import field_of, outline, parse_fields, rebuilt
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import floating, quiet
 
@@ -27,6 +27,7 @@ __all__ = [
     "build",
     "count_parameters",
     "describe",
+    "field_of",
     "find_inputs",
     "floating",
     "generates",
@@ -38,6 +39,7 @@ __all__ = [
     "parse_fields",
     "preload",
     "quiet",
+    "rebuilt",
     "save_pretrained",
     "stated_inputs",
     "uncompiled",

@@ -34,6 +34,7 @@ from querykey.targets.huggingface import (
     transformers_library,
 )
 from querykey.targets.inputs import Input
+from querykey.targets.kinds import is_hugging_face
 from querykey.targets.limits import refuse_numbers
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import quiet
@@ -85,6 +86,39 @@ def parse_fields(words: Sequence[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             fields[name] = {"true": True, "false": False, "null": None}.get(value.lower(), value)
     return fields
+
+
+def field_of(model: Any, field: str) -> Any:
+    """Return the value of a field of a Hugging Face model's configuration, by its path."""
+    value = _config_of(model)
+    _check(type(model).__name__, value, field)
+    for part in field.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def rebuilt(model: Any, fields: Fields) -> nn.Module:
+    """Return a Hugging Face model of the same class on meta, with fields of its config set."""
+    name, config = type(model).__name__, _config_of(model)
+    with _refusals(name):
+        values = {n: config.__dict__[n] for n in _set_fields(config) if n not in fields}
+        return _on_meta(type(model), _with_fields(name, config, values, fields), "")[0]
+
+
+def _config_of(model: Any) -> Any:
+    if not is_hugging_face(model):
+        raise TargetError(
+            f"{type(model).__name__} has no configuration whose fields could be set; give a "
+            "builder that takes them as arguments"
+        )
+    return model.config
+
+
+def _set_fields(config: Any) -> list[str]:
+    """Return the fields that differ from what the configuration's class declares."""
+    fresh = type(config)()
+    fields = (f.name for f in dataclasses.fields(config) if f.init)
+    return [n for n in fields if getattr(config, n, None) != getattr(fresh, n, None)]
 
 
 def _config_file(name: str) -> Path | None:

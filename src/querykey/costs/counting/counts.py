@@ -29,7 +29,7 @@ class Counts:
     """Costs by (module, metric) without children, parameters by module, and what has no formula.
 
     The metrics are forward, backward, pointwise, pointwise_backward, hidden (by a causal flag),
-    recomputed (by fused attention) and saved (bytes).
+    recomputed (by fused attention), saved (bytes) and state (bytes that generation hands on).
     """
 
     own: dict[Key, Sum]
@@ -65,6 +65,8 @@ def counts_of(
         add(path, "hidden", op, _hidden, times)
     for path, size in trace.saved:
         add_sum(own.setdefault((path, "saved"), {}), as_sum(plain(size)))
+    for size in trace.state:
+        add_sum(own.setdefault(("", "state"), {}), as_sum(plain(size)))
     unknown: dict[str, dict[str, int]] = {}
     for (name, path), times in trace.unknown.items():
         unknown.setdefault(name, {})[path] = times

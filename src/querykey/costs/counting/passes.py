@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -10,14 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.costs.counting.checkpointing import layers_checkpointed
 from querykey.costs.counting.counts import Formula
 from querykey.costs.counting.data_dependent import DataDependentSizes
 from querykey.costs.counting.equal_layers import two_of_equal_layers
 from querykey.costs.counting.fused_attention import attention_as
+from querykey.costs.counting.phases import cache_in, read_prompt, read_token, tensors_in
 from querykey.costs.counting.restoring import restored
 from querykey.costs.counting.tensors import TensorMaker
 from querykey.costs.counting.trace import BACKWARD, Trace
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
+from querykey.costs.memory.timeline import Timeline
+from querykey.costs.private import size_of
 from querykey.targets import floating, quiet
 
 
@@ -29,6 +34,10 @@ class PassOptions:
     attention: str = "flash"
     loss: Callable[[Any], torch.Tensor] | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
+    graph: bool = True  # whether autograd keeps what a backward pass needs
+    dtype: torch.dtype | None = None  # another precision for weights and floating inputs
+    phase: str = "train"  # one of PHASES
+    checkpointing: bool = False  # whether numbered layers are run again in the backward pass
 
 
 @dataclass(frozen=True)
@@ -46,25 +55,42 @@ class PassSetting:
     copy_layers: bool = False
 
 
-def run_pass(model: nn.Module, inputs: Inputs, options: PassOptions, setting: PassSetting) -> Trace:
-    """Run the model forward, and backward where the options say so, and return the trace."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+def run_pass(
+    model: nn.Module,
+    inputs: Inputs,
+    options: PassOptions,
+    setting: PassSetting,
+    timeline: Timeline | None = None,
+) -> Trace:
+    """Run the model forward, and backward where the options say so, and return the trace.
+
+    With a timeline, the pass is watched for what it takes and gives back of memory instead.
+    """
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    dtype = options.dtype or own
     valueless = not isinstance(setting.mode, nullcontext)
     trace = Trace(model, frozenset(options.formulas), valueless, setting.data_dependent)
+    trace.timeline = timeline
     make = TensorMaker(setting.mode, setting.device, setting.sizes, dtype)
-    weights = {name: make.weight(p) for name, p in model.named_parameters()}
-    buffers = {name: make.weight(b, copy=True) for name, b in model.named_buffers()}
+    weights = {n: make.weight(p, options.dtype) for n, p in model.named_parameters()}
+    buffers = {n: make.weight(b, options.dtype, copy=True) for n, b in model.named_buffers()}
     with ExitStack() as stack:
         stack.enter_context(restored(model))
         stack.enter_context(quiet())
         stack.enter_context(setting.mode)
         stack.enter_context(torch.device(setting.device))
-        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.enable_grad() if options.graph else torch.no_grad())
         # oneDNN's fused layers (an LSTM in one operation) would hide their matrix products.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         args, kwargs = inputs.map(make.input)
         stack.enter_context(trace.watch([*weights.values(), *make.inputs]))
+        if timeline is not None:
+            timeline.hold(weights.values(), "weights")
+            timeline.hold(buffers.values(), "buffers")
+            timeline.hold(make.inputs, "inputs")
         stack.enter_context(attention_as(options.attention, trace))
+        if options.checkpointing:
+            stack.enter_context(layers_checkpointed(model))
         if setting.copy_layers:
             stack.enter_context(two_of_equal_layers(model, trace))
         step = _Step(model, options, trace)
@@ -81,11 +107,30 @@ class _Step(nn.Module):
         self.model, self.options, self.trace = model, options, trace
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
+        if self.options.phase != "train":
+            self._generate(args, kwargs)
+            return
         out = self.model(*args, **kwargs)
         loss = _loss(out, self.options, self.trace)
         if self.options.backward:
             self.trace.phase = BACKWARD
             loss.backward()
+
+    def _generate(self, args: Any, kwargs: Any) -> None:
+        """Count a prompt, or one new token after it; the state is that after the prompt."""
+        prompt = self.options.phase == "prefill"
+        self.trace.counting = prompt
+        _, state = read_prompt(self.model, args, kwargs)
+        self.trace.state = [_bytes(tensor) for tensor in tensors_in(cache_in(state))]
+        self.trace.counting = True
+        if not prompt:
+            read_token(self.model, args, kwargs, state)
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    """Return the bytes of a tensor's elements; a counter, which has no axes, is left out."""
+    sizes = [size_of(size) for size in tensor.shape]
+    return math.prod(sizes) * tensor.element_size() if sizes else 0
 
 
 def _loss(out: Any, options: PassOptions, trace: Trace) -> torch.Tensor:
@@ -97,7 +142,9 @@ def _loss(out: Any, options: PassOptions, trace: Trace) -> torch.Tensor:
     first = next(floating(out), None)
     if first is None:
         raise CostError("the model returned no floating tensor whose sum could be the loss")
-    if options.backward and not first.requires_grad:
+    if not options.backward:
+        return first  # nothing uses a loss
+    if not first.requires_grad:
         raise NoBackwardError(
             "the first floating output does not depend on any trainable weight; "
             "give a loss, or backward=False"

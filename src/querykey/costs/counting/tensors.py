@@ -33,8 +33,17 @@ class TensorMaker:
         self.inputs.append(tensor)
         return tensor
 
-    def weight(self, tensor: torch.Tensor, copy: bool = False) -> torch.Tensor:
-        """Return a leaf in place of a parameter or buffer; `copy` where a pass may change it."""
+    def weight(
+        self, tensor: torch.Tensor, dtype: torch.dtype | None = None, copy: bool = False
+    ) -> torch.Tensor:
+        """Return a leaf in place of a parameter or buffer, floats in `dtype` where there is one.
+
+        It is a copy where a pass may change it.
+        """
+        if dtype is not None and tensor.is_floating_point() and tensor.dtype is not dtype:
+            needed = tensor.requires_grad
+            tensor = tensor.detach().to("meta" if self.mode else "cpu", dtype)
+            tensor = tensor.to(self.device).requires_grad_(needed)
         if self.mode:
             return fake_weight(self.mode, tensor, self.device)
         leaf = tensor.detach().clone() if copy else tensor.detach()

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from querykey.costs.counting.data_dependent import DATA_DEPENDENT, DataDependentSizes
 from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Operation, Shape
 from querykey.costs.counting.positions import Positions
+from querykey.costs.memory.timeline import Timeline
 from querykey.costs.private import (
     OpOverload,
     TorchDispatchMode,
@@ -53,11 +54,13 @@ class Trace(TorchDispatchMode):
         self.operations: Counter[tuple[Operation, str, str]] = Counter()
         self.unknown: Counter[tuple[str, str]] = Counter()  # (name of the operation, module)
         self.saved: list[tuple[str, Any]] = []  # (module, bytes), each piece of memory once
+        self.state: list[Any] = []  # bytes of every tensor that generation hands on
         self.causal: Counter[tuple[Operation, str]] = Counter()  # attention with a causal flag
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.phase = FORWARD
         self.copied = False  # whether some layers were not run, being equal to others
         self.counting = True
+        self.timeline: Timeline | None = None  # watched instead of costs, where there is one
         self._formulas = formulas
         self._stack: list[str] = []
         self._starts: list[int] = []  # the sequence number at which a module began to run
@@ -74,9 +77,10 @@ class Trace(TorchDispatchMode):
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self._enter).remove)
             stack.callback(register_module_forward_hook(self._leave, always_call=True).remove)
-            stack.enter_context(
-                torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor)
-            )
+            if self.timeline is None:  # the hooks would hold what they see
+                stack.enter_context(
+                    torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor)
+                )
             stack.enter_context(self)
             self._mark()
             yield
@@ -124,10 +128,26 @@ class Trace(TorchDispatchMode):
             if entry is None:
                 name = str(_packet(func))
                 entry = self._kinds[func] = name, self._kind_of(name, func)
+            if self.timeline is not None:
+                return self._follow(self.timeline, *entry, func, args, kwargs or {})
             out = self._dispatch(*entry, func, args, kwargs or {})
             if self.valueless:
                 self._positions.follow(entry[0], args, out)
             return out
+
+    def _follow(
+        self, timeline: Timeline, name: str, kind: str, func: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Run one operation and tell the timeline about its results; nothing is counted."""
+        shape = SHAPES.get(name) if self.valueless else None
+        if kind == "padding":
+            out = _pad(func, args, kwargs)
+        elif shape is not None:
+            out = args[0].new_empty(shape(*args))
+        else:
+            out = func(*args, **kwargs)
+        timeline.follow(name, out, self.module, self.phase == BACKWARD)
+        return out
 
     def _dispatch(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
         if kind == "free":

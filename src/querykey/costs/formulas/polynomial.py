@@ -19,6 +19,7 @@ Point = tuple[int, ...]
 Powers = tuple[int, ...]
 Values = Mapping[Any, int]
 
+PRIME = (1 << 61) - 1
 CONFIRMATIONS = 2  # so many further values of one size must be predicted
 
 
@@ -115,14 +116,12 @@ class Fitter:
 
     def _points(self, monomials: list[Powers], place: int) -> list[Point]:
         """Return points in the sizes before `place` that make the known monomials independent."""
-        base, rows, matrix = self._base(), [], []
+        base, rows, independent = self._base(), [], _Independent()
         grids = [self.values[i] for i in range(place)]
         for head in self._candidates(grids):
             point = (*head, *base[place:])
-            row = [_monomial(powers, point) for powers in monomials]
-            if _rank([*matrix, row]) > len(matrix):
+            if independent.add([_monomial(powers, point) for powers in monomials]):
                 rows.append(point)
-                matrix.append(row)
             if len(rows) == len(monomials):
                 return rows
         name = self.names[max(place - 1, 0)]
@@ -143,10 +142,10 @@ class Fitter:
         if self.names:
             self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
         points = list(self.seen)
-        matrix, chosen = [], []
+        matrix, chosen, independent = [], [], _Independent()
         for point in points:
             row = [_monomial(p, point) for p in powers]
-            if len(chosen) < len(powers) and _rank([*matrix, row]) > len(matrix):
+            if len(chosen) < len(powers) and independent.add(row):
                 matrix.append(row)
                 chosen.append(point)
         keys = list(dict.fromkeys(key for values in self.seen.values() for key in values))
@@ -177,19 +176,28 @@ def solve(matrix: list[list[Fraction]], right: list[list[Fraction]]) -> list[lis
     return [[rows[i][size + j] for i in range(size)] for j in range(len(right))]
 
 
-def _rank(matrix: list[list[Fraction]]) -> int:
-    rows, rank = [list(row) for row in matrix], 0
-    for column in range(len(rows[0]) if rows else 0):
-        pivot = next((i for i in range(rank, len(rows)) if rows[i][column] != 0), None)
-        if pivot is None:
-            continue
-        rows[rank], rows[pivot] = rows[pivot], rows[rank]
-        for i in range(rank + 1, len(rows)):
-            factor = rows[i][column] / rows[rank][column]
+class _Independent:
+    """Rows that are linearly independent, added one by one.
+
+    They are reduced modulo a prime: rows that are independent there are so in fractions too.
+    """
+
+    def __init__(self):
+        self.rows: list[tuple[int, list[int]]] = []  # by the place of a leading 1
+
+    def add(self, row: Sequence[Fraction]) -> bool:
+        """Add a row and return True, or return False where it depends on those before."""
+        reduced = [x.numerator * pow(x.denominator, -1, PRIME) % PRIME for x in row]
+        for place, known in self.rows:
+            factor = reduced[place]
             if factor:
-                rows[i] = [x - factor * y for x, y in zip(rows[i], rows[rank], strict=True)]
-        rank += 1
-    return rank
+                reduced = [(x - factor * y) % PRIME for x, y in zip(reduced, known, strict=True)]
+        place = next((i for i, x in enumerate(reduced) if x), None)
+        if place is None:
+            return False
+        inverse = pow(reduced[place], -1, PRIME)
+        self.rows.append((place, [x * inverse % PRIME for x in reduced]))
+        return True
 
 
 def _put(point: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:

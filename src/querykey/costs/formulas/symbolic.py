@@ -45,7 +45,7 @@ def symbolic(
     model = measured.model(base)
     # A size may equal a constant of the model by chance, and then seems baked in: two are tried.
     baked: dict[str, Any] = {}
-    for hints in [dict(at)] if at else [_hints(measured, base, shift) for shift in (0, 6)]:
+    for hints in [dict(at)] if at else [hints_of(measured, base, shift) for shift in (0, 6)]:
         passes = _Passes(measured, model, {**base}, hints, data_dependent)
         trace, symbols = passes.first_that_runs(options, copy_layers)
         baked = symbols.baked()
@@ -124,7 +124,7 @@ def _adding(symbols: Symbols) -> Callable[[str], Any]:
     return lambda name: symbols.add(name, next(primes))
 
 
-def _hints(measured: MeasuredModel, base: Mapping[str, int], shift: int) -> dict[str, int]:
+def hints_of(measured: MeasuredModel, base: Mapping[str, int], shift: int) -> dict[str, int]:
     """Return distinct hints of at least 5 for the inputs' sizes; `near` ones where asked for."""
     used = {size for name, size in base.items() if name in measured.hyper}
     hints: dict[str, int] = {}
