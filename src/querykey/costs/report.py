@@ -18,7 +18,7 @@ from querykey.costs.formulas.order import Order, order_of
 from querykey.costs.formulas.validity import written
 from querykey.costs.inputs import CostError, OutsideError, whole_size
 from querykey.costs.measured_model import MeasuredModel
-from querykey.costs.memory.memory import Memory, dtype_of, largest_that
+from querykey.costs.memory.memory import PeakMemory, dtype_of, largest_that
 from querykey.costs.memory.peak import Peak
 from querykey.costs.memory.training import TrainingBytes, sharded, training_parts
 from querykey.costs.render import as_text
@@ -42,7 +42,7 @@ class CostReport(CostValues):
     """Formulas as sympy expressions in `symbols`; `print` shows them as tables."""
 
     below: CostReport | None = None  # the report of smaller sizes, where this one does not hold
-    memory: Memory | None = field(default=None, compare=False, repr=False)
+    memory: PeakMemory | None = field(default=None, compare=False, repr=False)
     state: Any = None  # the bytes that generation hands on, in its phases
 
     @property
@@ -76,7 +76,7 @@ class CostReport(CostValues):
             raise CostError("the peak of memory is not known here")
         return report.memory.training(phase == "train").at(report.sizes)
 
-    def _peak(self, memory: Memory | None) -> Any:
+    def _peak(self, memory: PeakMemory | None) -> Any:
         if memory is None:
             return NotComputed("the peak of memory is not known here")
         try:
@@ -247,7 +247,7 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
         },
         picked=measured.picked,
         below=formulas.below and make_report(measured, formulas.below, options),
-        memory=Memory(measured, replace(options, graph=options.backward)),
+        memory=PeakMemory(measured, replace(options, graph=options.backward)),
         state=expression(totals[""].get("state", {})) if options.phase != "train" else None,
     )  # fmt: skip
 

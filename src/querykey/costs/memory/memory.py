@@ -42,30 +42,30 @@ class _Derived:
     valid: Validity
 
 
-class Memory:
+class PeakMemory:
     """What is in memory during a training step, or during a forward pass without gradients."""
 
     def __init__(self, measured: MeasuredModel, options: PassOptions):
         self.measured, self.options = measured, options
-        self._others: dict[Any, Memory] = {}
+        self._others: dict[Any, PeakMemory] = {}
         self._peaks: dict[tuple[tuple[str, int], ...], Peak] = {}
 
-    def training(self, step: bool) -> Memory:
+    def training(self, step: bool) -> PeakMemory:
         """Return the memory of a training step, or else of inference, of the same model."""
         return self._other(replace(self.options, backward=step, graph=step))
 
-    def with_settings(self, dtype: torch.dtype | None, checkpointing: bool) -> Memory:
+    def with_settings(self, dtype: torch.dtype | None, checkpointing: bool) -> PeakMemory:
         """Return the memory of a training step in another precision, or with layers run again."""
         options = replace(self.options, backward=True, graph=True)
         return self._other(replace(options, dtype=dtype, checkpointing=checkpointing))
 
-    def _other(self, options: PassOptions) -> Memory:
+    def _other(self, options: PassOptions) -> PeakMemory:
         """Return the memory of a pass with other options, each made once."""
         if options == self.options:
             return self
         key = options.backward, options.graph, options.dtype, options.checkpointing
         if key not in self._others:
-            self._others[key] = Memory(self.measured, options)
+            self._others[key] = PeakMemory(self.measured, options)
         return self._others[key]
 
     @cached_property
