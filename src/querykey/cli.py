@@ -203,12 +203,14 @@ def cost(
         from querykey.costs import cost_of_target, tables, write_page
 
         report = cost_of_target(target, field, input, at, attention, phase)
-    if html:
-        write_page(report, target, html)
+        # What is derived when it is first asked for runs the model too.
+        if html:
+            write_page(report, target, html)
+        shown = report.to_json() if json else tables(report)
     if json:
-        print(report.to_json())
+        print(shown)
     elif not html:
-        _print(*tables(report))
+        _print(*shown)
     return 0
 
 

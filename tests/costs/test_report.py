@@ -137,7 +137,8 @@ def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
     assert found["flops.forward"] == "64*batch*seq**2 + 1792*batch*seq"
     assert found["params"] == report.params
     assert found["modules"]["1.linear1"]["flops.forward"] == "192*batch*seq"
-    assert found["peak_bytes"] == "peak memory is not computed yet"
+    assert found["peak_bytes"].startswith("Max(")
+    assert found["bytes_moved"] == "the bytes moved are not computed yet"
     at = json.loads(report.at(batch=3, seq=7).to_json())
     assert at["flops.forward"] == 64 * 3 * 49 + 1792 * 21
     assert at["at"] == {"batch": 3, "seq": 7}
@@ -151,8 +152,10 @@ def test_repeated_layers_share_a_row(report):
 
 
 def test_what_is_not_computed_yet_says_so(report):
-    assert str(report.span) == "the parallel depth is not computed yet"
-    with pytest.raises(qk.CostError, match="`span`: the parallel depth is not computed yet"):
+    assert str(report.bytes_moved) == "the bytes moved are not computed yet"
+    with pytest.raises(qk.CostError, match="`bytes_moved`: the bytes moved are not computed yet"):
+        report.order("bytes_moved")
+    with pytest.raises(qk.CostError, match="`span` is in ceil_log2, which no power of a size"):
         report.order("span")
 
 
@@ -198,7 +201,10 @@ def heads(width, count):
             lambda r: qk.cost(small, qk.array("n"), attention="flsh"),
             "attention is one of flash, math, not `flsh`; did you mean `flash`?",
         ),
-        (lambda r: qk.cost(small, qk.array("n"), phase="decode"), "(other phases come later)"),
+        (
+            lambda r: qk.cost(small, qk.array("n"), phase="decoding"),
+            "phase is one of train, prefill, decode, not `decoding`; did you mean `decode`?",
+        ),
         (lambda r: qk.cost(small, qk.array("n"), near={"m": 3}), "there is no size `m`"),
         *(
             (

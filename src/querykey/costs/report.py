@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 
 from querykey.costs.counting.passes import PassOptions
 from querykey.costs.devices import memory_of
+from querykey.costs.formulas.bottleneck import Share, shares
 from querykey.costs.formulas.comparison import CostComparison, crossings
-from querykey.costs.formulas.formula_set import FormulaSet, listed
+from querykey.costs.formulas.formula_set import FormulaSet, RefusedError, listed
 from querykey.costs.formulas.order import Order, order_of
 from querykey.costs.formulas.validity import written
 from querykey.costs.inputs import CostError, OutsideError, whole_size
@@ -22,6 +23,7 @@ from querykey.costs.memory.memory import PeakMemory, dtype_of, largest_that
 from querykey.costs.memory.peak import Peak
 from querykey.costs.memory.training import TrainingBytes, sharded, training_parts
 from querykey.costs.render import as_text
+from querykey.costs.span import Span
 from querykey.costs.sums import Sum, add_sum, expression
 from querykey.costs.values import (
     PER_MODULE,
@@ -43,6 +45,7 @@ class CostReport(CostValues):
 
     below: CostReport | None = None  # the report of smaller sizes, where this one does not hold
     memory: PeakMemory | None = field(default=None, compare=False, repr=False)
+    depth: Span | None = field(default=None, compare=False, repr=False)
     state: Any = None  # the bytes that generation hands on, in its phases
 
     @property
@@ -59,6 +62,22 @@ class CostReport(CostValues):
         Weights, inputs and gradients are in it. Derived when first asked for.
         """
         return self._peak(self.memory)
+
+    @property
+    def span(self) -> Any:
+        """Return the parallel depth of the forward pass, every sum a tree, math attention."""
+        return self.span_with()
+
+    def span_with(self, serial: Collection[str] = ()) -> Any:
+        """Return the depth where sums over the sizes in `serial` are serial, and others trees."""
+        if self.depth is None:
+            return NotComputed("the parallel depth is not known here")
+        try:
+            values = {sympy.Symbol(name): size for name, size in self.sizes.items()}
+            depth = self.depth.formula(serial).subs(values)
+        except RefusedError as error:
+            return NotComputed(str(error))
+        return int(depth) if depth.is_Integer else depth
 
     @property
     def inference_bytes(self) -> Any:
@@ -109,6 +128,8 @@ class CostReport(CostValues):
         value = self[name]
         if isinstance(value, str):
             raise CostError(f"`{name}`: {value}")
+        if name == "span":
+            raise CostError("`span` is in ceil_log2, which no power of a size bounds from below")
         return order_of(value, list(self.symbols), given)
 
     def compare(
@@ -184,9 +205,20 @@ class CostReport(CostValues):
 
         return largest_that(fits, self.valid, size)
 
-    def bottleneck(self, device: str | None = None) -> NotComputed:
-        """Return what limits the speed on a device, which is not computed yet."""
-        return NotComputed("what limits the speed on a device is not computed yet")
+    def bottleneck(
+        self, growing: str | None = None, of: str = "flops.forward", **sizes: int
+    ) -> tuple[Share, ...]:
+        """Return each module's own share of a cost, the largest first.
+
+        With `growing` these are the shares that are left as that one size grows without end.
+        Equal modules of numbered layers are in one row, and a module's children are not in it.
+        """
+        report = self.at(**sizes) if sizes else self
+        if of not in PER_MODULE:
+            raise CostError(f"modules have no `{of}`; they have {', '.join(PER_MODULE)}")
+        if growing is not None:
+            report._checked({growing: 1})
+        return shares({path: value_of(m, of) for path, m in report.modules.items()}, growing)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, numbers as numbers and formulas as text (docs/json.md)."""
@@ -248,6 +280,7 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
         picked=measured.picked,
         below=formulas.below and make_report(measured, formulas.below, options),
         memory=PeakMemory(measured, replace(options, graph=options.backward)),
+        depth=Span(measured, options),
         state=expression(totals[""].get("state", {})) if options.phase != "train" else None,
     )  # fmt: skip
 

@@ -78,7 +78,11 @@ class CostValues:
         """Return the most memory of a forward pass without gradients."""
         return NotComputed("the peak of memory is not known here")
 
-    span = NotComputed("the parallel depth is not computed yet")
+    @property
+    def span(self) -> Any:
+        """Return the parallel depth of the forward pass."""
+        return NotComputed("the parallel depth is not known here")
+
     bytes_moved = NotComputed("the bytes moved are not computed yet")
 
     @property

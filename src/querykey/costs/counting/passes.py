@@ -14,6 +14,7 @@ from torch import nn
 from querykey.costs.counting.checkpointing import layers_checkpointed
 from querykey.costs.counting.counts import Formula
 from querykey.costs.counting.data_dependent import DataDependentSizes
+from querykey.costs.counting.depths import Depths
 from querykey.costs.counting.equal_layers import two_of_equal_layers
 from querykey.costs.counting.fused_attention import attention_as
 from querykey.costs.counting.phases import cache_in, read_prompt, read_token, tensors_in
@@ -61,16 +62,18 @@ def run_pass(
     options: PassOptions,
     setting: PassSetting,
     timeline: Timeline | None = None,
+    depths: Depths | None = None,
 ) -> Trace:
     """Run the model forward, and backward where the options say so, and return the trace.
 
-    With a timeline, the pass is watched for what it takes and gives back of memory instead.
+    With a timeline, the pass is watched for what it takes and gives back of memory instead, and
+    with depths for how long its chains of operations are.
     """
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     dtype = options.dtype or own
     valueless = not isinstance(setting.mode, nullcontext)
     trace = Trace(model, frozenset(options.formulas), valueless, setting.data_dependent)
-    trace.timeline = timeline
+    trace.timeline, trace.depths = timeline, depths
     make = TensorMaker(setting.mode, setting.device, setting.sizes, dtype)
     weights = {n: make.weight(p, options.dtype) for n, p in model.named_parameters()}
     buffers = {n: make.weight(b, options.dtype, copy=True) for n, b in model.named_buffers()}

@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
 from torch.utils.flop_counter import flop_registry
 
 from querykey.costs.counting.data_dependent import DATA_DEPENDENT, DataDependentSizes
+from querykey.costs.counting.depths import Depths
 from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Operation, Shape
 from querykey.costs.counting.positions import Positions
 from querykey.costs.memory.timeline import Timeline
@@ -61,6 +62,7 @@ class Trace(TorchDispatchMode):
         self.copied = False  # whether some layers were not run, being equal to others
         self.counting = True
         self.timeline: Timeline | None = None  # watched instead of costs, where there is one
+        self.depths: Depths | None = None  # the same for chains of operations
         self._formulas = formulas
         self._stack: list[str] = []
         self._starts: list[int] = []  # the sequence number at which a module began to run
@@ -128,10 +130,14 @@ class Trace(TorchDispatchMode):
             if entry is None:
                 name = str(_packet(func))
                 entry = self._kinds[func] = name, self._kind_of(name, func)
+            decomposed = self.depths is not None and entry[1] == "unknown"
             if self.timeline is not None:
                 return self._follow(self.timeline, *entry, func, args, kwargs or {})
             out = self._dispatch(*entry, func, args, kwargs or {})
-            if self.valueless:
+            if self.depths is not None and not decomposed:
+                operation = describe(entry[0], args, kwargs or {}, out, entry[1])
+                self.depths.follow(operation, (args, kwargs or {}), out)
+            elif self.valueless and self.depths is None:
                 self._positions.follow(entry[0], args, out)
             return out
 
@@ -197,6 +203,8 @@ class Trace(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
+        if self.depths is not None:
+            self.depths.unknown[name] = None
         if self.counting and describe(name, args, kwargs, out, "").floating:
             self.unknown[name, self.module] += 1
         return out
