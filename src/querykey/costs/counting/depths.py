@@ -68,7 +68,7 @@ class Depths:
 def formula(
     chains: Collection[Chain], plain: Callable[[Any], Any], serial: Collection[str] = ()
 ) -> Any:
-    """Return a depth as the largest of some formulas; sums over the sizes in `serial` are serial."""
+    """Return a depth as the largest of some formulas, sums over the `serial` sizes in a chain."""
     formulas = {}
     for chain in chains:
         total = sympy.S.Zero
