@@ -16,7 +16,7 @@ import sympy
 from torch import nn
 
 from querykey.costs.inputs import CostError
-from querykey.targets import TargetError, field_of, rebuilt
+from querykey.targets import TargetError, field_of, quiet, rebuilt
 from querykey.words import last_line, suggest
 
 KEY_HEADS = re.compile(r".*(key_value|kv).*heads?|kv_n_heads|multi_query_group_num")
@@ -119,7 +119,8 @@ def _default(source: Any, name: str) -> int | None:
 def _with_arguments(make: Callable[..., nn.Module], names: Sequence[str]) -> Callable[..., Any]:
     def build(**sizes: int) -> nn.Module:
         try:
-            return make(**sizes)
+            with quiet():
+                return make(**sizes)
         except TargetError as error:
             raise ValueError(last_line(error, 300)) from error
 
