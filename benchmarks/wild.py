@@ -17,6 +17,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -99,6 +100,11 @@ def is_checked(report: dict) -> bool:
     return "laws" in report and report["kind"] != "unknown"
 
 
+def shortened(reason: str) -> str:
+    """Return the first line of a reason, with files by their names alone."""
+    return re.sub(r"/[\w.+@/-]*/", "", reason.splitlines()[0])[:160]
+
+
 def page(reports: list[dict]) -> str:
     """Return what was found, as the page docs/laws-wild.md."""
     checked = [report for report in reports if is_checked(report)]
@@ -156,7 +162,7 @@ def page(reports: list[dict]) -> str:
                 if laws
                 else report.get("absent") or report.get("unbuilt") or report.get("crash")
             )
-            lines.append(f"- {report['name']}: {str(why).splitlines()[0][:160]}")
+            lines.append(f"- {report['name']}: {shortened(str(why))}")
     lines += ["", "## Versions", ""]
     lines += [f"- {source} {version}" for source, version in PINS.items()]
     return "\n".join(lines) + "\n"
