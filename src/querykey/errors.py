@@ -7,8 +7,16 @@ class QuerykeyError(ValueError):
     """An error that says in one sentence what was wrong, where, and what to do.
 
     The command line prints that sentence and exits with code 2. Any other exception that reaches it
-    is a defect of ours and shows its traceback.
+    is a defect of ours and shows its traceback. Control characters of a name or a model are shown
+    as escapes, for a terminal would obey them.
     """
+
+    def __str__(self) -> str:
+        return "".join(map(_shown, super().__str__()))
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
 
 
 class WrongTypeError(QuerykeyError, TypeError):

@@ -92,6 +92,14 @@ def number(name: str, value: Any, least: float = 0.0) -> float:
     """Return `value` as a float, or raise the error which says that `name` is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise WrongTypeError(f"{name} is a number; got {value!r}")
-    if not least <= float(value) < math.inf:
+    if not is_number(value) or not least <= float(value) < math.inf:
         raise QuerykeyError(f"{name} is a finite number, at least {least:g}; got {value}")
     return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is one real number that a float can hold, of any library."""
+    try:
+        return not isinstance(value, bool | str | bytes) and math.isfinite(float(value)) in (0, 1)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False

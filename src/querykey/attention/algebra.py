@@ -10,8 +10,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from querykey.attention.arrays import Array, host_values, index_library, library, moved
-from querykey.errors import WrongTypeError
+from querykey.attention.arrays import (
+    Array,
+    host_values,
+    index_library,
+    is_array,
+    is_integer,
+    library,
+    moved,
+)
+from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.words import LARGEST, whole
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,15 @@ class Mask:
         With arrays in the rule, or a `start` per row, the axes (*batch, heads) come first, of size
         1 where nothing depends on them: the result broadcasts against the scores.
         """
+        for name, size in (("queries", queries), ("keys", keys)):
+            whole(name, size, least=0)
+        if queries * keys > MOST_PAIRS:
+            raise QuerykeyError(
+                f"{queries} x {keys} booleans take too much memory; ask for a part, by `start`"
+            )
+        check_start(start)
+        if not (like is None or is_array(like)):
+            raise WrongTypeError(f"`like` is an array; got {like!r}")
         self.check_places(queries, start)
         xp, device = index_library(like)
         outer = _outer_axes(self, start)
@@ -98,6 +116,16 @@ class Mask:
         """Note what follows from the fields of a frozen rule, once."""
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
+
+
+def check_start(start: Any) -> None:
+    """Raise the error for what is no position: neither an int nor an array of whole numbers."""
+    if is_array(start) and is_integer(start):
+        return
+    if isinstance(start, bool | float) or not hasattr(start, "__index__") or is_array(start):
+        raise WrongTypeError(f"start wants an int, or an int array (*batch,); got {start!r}")
+    if abs(int(start)) > LARGEST:
+        raise QuerykeyError(f"start is a position, so it is at most 2^62; got {start}")
 
 
 def places(
@@ -135,6 +163,9 @@ def position_range(queries: int, start: Any) -> tuple[int, int]:
     if isinstance(start, (np.ndarray, np.integer)):  # torch.compile cannot read `|` here
         return int(np.min(start, initial=0)), int(np.max(start, initial=0)) + queries - 1
     return 0, -1
+
+
+MOST_PAIRS = 2**30  # booleans that a rule is written out to
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from querykey.attention.arrays import Array, constant_reals, is_array, library, namespace
+from querykey.attention.arrays import Array, constant_reals, is_array, is_dense, library, namespace
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import whole
 
@@ -87,7 +87,8 @@ class Buckets(Bias):
     furthest: int = 128  # distances from here on share a bucket
 
     def __post_init__(self):
-        if not is_array(self.table) or len(self.table.shape) != 2:
+        table = self.table
+        if not is_array(table) or len(table.shape) != 2 or not is_dense(table):
             raise WrongTypeError(f"Buckets wants a table (buckets, heads); got {self.table!r}")
         _exact_buckets(self.table.shape[0], self.both_ways, self.furthest)
 

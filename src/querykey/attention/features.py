@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from numbers import Real
 
 from querykey.attention.arrays import Array, namespace
 from querykey.attention.tables import direction_table, monomial_table
 from querykey.errors import QuerykeyError, WrongTypeError
-from querykey.words import whole
+from querykey.words import is_number, whole
 
 FLOAT32_LARGEST = 3.4e38
+LARGEST_DEGREE = 150  # whose factorial is still a float
 SMALL_RANGE = 10.0  # values of q.k + bias that attention meets soon
 
 
@@ -107,8 +107,8 @@ class Polynomial(PowerSeries):
     signed: bool = False  # accept similarities below 0, as odd degrees have
 
     def __post_init__(self):
-        whole("the degree of a polynomial kernel", self.degree)
-        if not (isinstance(self.bias, Real) and 0 <= self.bias < math.inf):
+        _at_most("the degree of a polynomial kernel", self.degree)
+        if not (is_number(self.bias) and 0 <= float(self.bias) < math.inf):
             raise QuerykeyError(
                 f"(q.k + bias)^degree has a feature map only for a finite bias of at least 0; "
                 f"got {self.bias}"
@@ -122,7 +122,13 @@ class Polynomial(PowerSeries):
             )
         _admit_sign(self, self.degree, f"(q.k + {self.bias:g})^{self.degree}", "degree")
         n, bias = self.degree, float(self.bias)
-        binomial = tuple(math.comb(n, m) * bias ** (n - m) for m in range(n + 1))
+        try:
+            binomial = tuple(math.comb(n, m) * bias ** (n - m) for m in range(n + 1))
+        except OverflowError:
+            raise QuerykeyError(
+                f"(q.k + {bias:g})^{n} has coefficients beyond the range of floats; take a smaller "
+                f"degree or bias"
+            ) from None
         object.__setattr__(self, "coefficients", binomial)
 
     def similarity(self, dots: Array) -> Array:
@@ -139,7 +145,7 @@ class Taylor(PowerSeries):
     exact = False
 
     def __post_init__(self):
-        whole("the order of a Taylor polynomial", self.order)
+        _at_most("the order of a Taylor polynomial", self.order)
         # Even orders are above 0 everywhere: where the slope is 0, the sum equals its last term.
         _admit_sign(self, self.order, f"the Taylor polynomial of order {self.order}", "order")
         series = tuple(1 / math.factorial(m) for m in range(self.order + 1))
@@ -191,6 +197,11 @@ class RandomFeatures(FeatureMap):
         directions = direction_table(self.count, x.shape[-1], self.seed, like=x)
         half_norm = xp.sum(x * x, axis=-1, keepdims=True) / 2
         return xp.exp(x @ xp.matrix_transpose(directions) - half_norm) / math.sqrt(self.count)
+
+
+def _at_most(name: str, value: int) -> None:
+    if whole(name, value) > LARGEST_DEGREE:
+        raise QuerykeyError(f"{name} is at most {LARGEST_DEGREE}; got {value}")
 
 
 def _admit_sign(features: Polynomial | Taylor, highest: int, name: str, kind: str) -> None:

@@ -112,7 +112,7 @@ def _check_kinds(arrays: Arrays) -> None:
     for name, array in arrays.items():
         if getattr(array, "is_nested", False):  # such a tensor has no shape to show
             raise WrongTypeError(f"attention wants dense arrays, but `{name}` is a nested tensor")
-        if not is_array(array):
+        if array is None or not is_array(array):
             raise WrongTypeError(
                 _shown(f"`{name}` is no array but a {type(array).__name__}", arrays)
             )
@@ -174,7 +174,7 @@ def _bound(axes: Axes) -> dict[str, Any]:
             raise error.with_hint(f"`{slip}[:, None]` adds a head axis to `{slip}`") from None
         raise
     heads, kv_heads = sizes.get("head", 1), sizes.get("kv_head")
-    if kv_heads is not None and (kv_heads == 0 or heads % kv_heads):
+    if kv_heads is not None and (0 in (heads, kv_heads) or heads % kv_heads):
         problem = f"{heads} query heads cannot share {kv_heads} key heads evenly"
         raise ShapeError(problem, axes, here="k")
     if len({tuple(array.shape[-3:-2]) for name, (array, _) in axes.items() if name != "q"}) > 1:

@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from querykey.attention.algebra import FULL, NOTHING, And, At, Full, Mask, Not, Or, split
-from querykey.attention.arrays import Array, is_array, is_boolean, is_integer, is_readable, moved
+from querykey.attention.arrays import (
+    Array,
+    is_array,
+    is_boolean,
+    is_dense,
+    is_integer,
+    is_readable,
+    kind_of,
+    moved,
+)
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.words import whole
 
@@ -149,6 +158,16 @@ class Prefix(Mask):
         return key < self.count
 
 
+def _as_array(name: str, values: Any) -> np.ndarray:
+    """Return lists of numbers as an array, or say which rule got what is none."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise WrongTypeError(
+            f"{name} wants an array; got {type(values).__name__} ({error})"
+        ) from None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrayMask(Mask):
     """A rule that looks itself up in an array, and equals only a rule with the very same array."""
@@ -158,7 +177,11 @@ class ArrayMask(Mask):
     def __post_init__(self):
         name = fields(self)[0].name
         if not is_array(self.array):
-            object.__setattr__(self, name, np.asarray(self.array))
+            object.__setattr__(self, name, _as_array(type(self).__name__, self.array))
+        if not is_dense(self.array):
+            raise WrongTypeError(
+                f"{type(self).__name__} wants a dense array; got a {kind_of(self.array)}"
+            )
         self._check()
         batch = tuple(self.array.shape[:-1])
         self._know(outer=(*batch, 1) if batch else ())

@@ -21,6 +21,7 @@ from querykey.attention.arrays import Array, device_of, namespace
 from querykey.attention.features import FeatureMap
 from querykey.attention.masks import Causal
 from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.words import is_number
 
 
 class Mechanism:
@@ -65,11 +66,11 @@ class Softmax(Mechanism):
     may_learn = False
 
     def __post_init__(self):
-        if self.scale is not None and not hasattr(self.scale, "__float__"):
+        if self.scale is not None and not is_number(self.scale):
             raise WrongTypeError(
                 f"a scale is a number, or None for 1/sqrt(key_dim); got {self.scale!r}"
             )
-        if self.scale is not None and not math.isfinite(self.scale):
+        if self.scale is not None and not math.isfinite(float(self.scale)):
             raise QuerykeyError(f"a scale is finite; got {self.scale}")
         if self.softcap is not None and not _is_above_zero(self.softcap):
             raise QuerykeyError(
@@ -224,4 +225,4 @@ def _shared_out(parts: Array, seen: Array) -> Array:
 
 
 def _is_above_zero(value: Any) -> bool:
-    return hasattr(value, "__float__") and value > 0
+    return is_number(value) and value > 0

@@ -28,6 +28,7 @@ from querykey.attention.heads import key_head, repeat_heads
 from querykey.attention.inputs import Call, check_inputs
 from querykey.attention.masks import FULL, Mask, real_keys
 from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.errors import WrongTypeError
 
 
 def attend(
@@ -42,6 +43,8 @@ def attend(
     start: Any = None,
 ) -> Array:
     """Return sums of values: q (..., T, D), k (..., S, D), v (..., S, M) -> (..., T, M)."""
+    if v is None:
+        raise WrongTypeError("`v` is no array but None; qk.weights takes q and k alone")
     call = check_inputs(q, k, v, mechanism, mask, bias, start, decay)
     return attend_checked(q, k, v, mechanism, mask, call, bias, decay)
 

@@ -27,7 +27,7 @@ from querykey.attention import (
     check_inputs,
     split,
 )
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 
 REFLEXIVE = (Full, Causal, Window, Dilated, Blocks, Documents)
 M = TypeVar("M", bound=Mechanism)
@@ -63,6 +63,8 @@ class Request(Generic[M]):
         decay: Any = None,
     ) -> Request[M]:
         """Check the arguments, or raise the one error that says what does not fit."""
+        if v is None:
+            raise WrongTypeError("`v` is no array but None; qk.weights takes q and k alone")
         call = check_inputs(q, k, v, mechanism, mask, bias, start, decay)
         return cls(q, k, v, mechanism, mask, bias, decay, call)
 

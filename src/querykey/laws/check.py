@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.laws.catalogue.determinism import is_deterministic
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.finding import Finding
@@ -106,7 +106,7 @@ def as_subject(
         model = uncompiled(model)
         model = Subject(model, name=type(model).__name__)
     if not isinstance(model, Subject):
-        raise TypeError(
+        raise WrongTypeError(
             f"check takes a torch.nn.Module, a Subject or a target's name, "
             f"not a {type(model).__name__}"
         )
@@ -140,7 +140,7 @@ def choose(laws: Iterable[str | Law] | None) -> list[Law]:
         elif isinstance(law, str):
             chosen += laws_named(law)
         else:
-            raise TypeError(f"a law is a name or a Law, not {law!r}")
+            raise WrongTypeError(f"a law is a name or a Law, not {law!r}")
     return list(dict.fromkeys(chosen))
 
 

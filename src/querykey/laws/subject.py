@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from querykey.errors import QuerykeyError
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -33,7 +35,7 @@ class Subject:
         """The module that `forward` runs."""
         modules = modules_of(self.forward)
         if not modules:
-            raise ValueError(
+            raise QuerykeyError(
                 "no torch.nn.Module is found in `forward`; pass the module, one of its methods, or "
                 "a function that holds it in a variable of its own"
             )

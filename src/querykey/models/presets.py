@@ -25,7 +25,7 @@ from querykey.attention import (
     Rotary,
     Softmax,
 )
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.autoencoders.patches import PatchAutoencoderConfig
 from querykey.models.autoencoders.vectors import AutoencoderConfig, Hide, Noise
 from querykey.models.build import build
@@ -181,6 +181,8 @@ PRESETS: dict[str, Callable[..., Any]] = {
 def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
     """Return the config of a name in PRESETS, small unless sizes are given."""
     names, sizes = preset_sizes(name), sizes or {}
+    if not isinstance(sizes, Mapping):
+        raise WrongTypeError(f"sizes are names with numbers; got {sizes!r}")
     for size in sizes:
         if size not in names:
             raise QuerykeyError(
@@ -191,7 +193,7 @@ def preset(name: str, sizes: Mapping[str, Any] | None = None) -> Any:
 
 def preset_sizes(name: str) -> tuple[str, ...]:
     """Return the names of the sizes that a preset leaves open."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise QuerykeyError(f"there is no preset {name!r} (there is {', '.join(PRESETS)})")
     return tuple(inspect.signature(PRESETS[name]).parameters)
 

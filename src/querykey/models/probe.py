@@ -76,7 +76,7 @@ def probe(
             "`pip install scikit-learn` adds it"
         ) from None
 
-    inputs, y = _checked(data, seeds, test_share)
+    inputs, y = _checked(model, data, seeds, test_share)
     x = features(model, inputs, batch).numpy()
     scores = []
     for seed in range(seeds):
@@ -89,8 +89,12 @@ def probe(
     return Probe(tuple(scores), float(counts.max() / counts.sum()))
 
 
-def _checked(data: Any, seeds: int, test_share: float) -> tuple[tuple[Any, ...], np.ndarray]:
+def _checked(
+    model: Any, data: Any, seeds: int, test_share: float
+) -> tuple[tuple[Any, ...], np.ndarray]:
     """Return inputs and labels, or say what keeps a classifier from being fitted."""
+    if not isinstance(model, nn.Module):
+        raise WrongTypeError(f"probe wants a torch.nn.Module; got {type(model).__name__}")
     if not (isinstance(data, tuple) and len(data) == 2):
         raise WrongTypeError(f"probe wants data (inputs, labels); got {type(data).__name__}")
     inputs, labels = _several(data[0]), data[1]

@@ -96,6 +96,8 @@ class MultiHeadAttention(nn.Module):
         computes them once and passes them to every layer. With `documents` (batch, tokens), whole
         numbers, a token sees only those of its own document.
         """
+        if not isinstance(x, Tensor):
+            raise WrongTypeError(f"attention takes a tensor of floats; got {type(x).__name__}")
         if x.ndim != 3 or x.shape[-1] != self.width or not x.is_floating_point():
             raise QuerykeyError(
                 f"attention takes floats (batch, tokens, {self.width}); "

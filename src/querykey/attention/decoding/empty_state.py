@@ -46,7 +46,7 @@ def empty_state(
     first tokens; sums are never kept in less than float32.
     """
     check_specs(mechanism, mask, {})
-    for name, size in {"batch": batch, "capacity": capacity or 0}.items():
+    for name, size in {"batch": batch, "capacity": 0 if capacity is None else capacity}.items():
         whole(name, size, least=0)
     for name, size in {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}.items():
         whole(name, size)

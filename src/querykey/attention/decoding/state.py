@@ -7,7 +7,7 @@ state is afterwards; it computes no attention itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -123,6 +123,8 @@ class State:
 
 def row_numbers(rows: Sequence[int] | Array, count: int) -> list[int]:
     """Return the numbers of rows that are given by number, or by a boolean for each of `count`."""
+    if not (is_array(rows) or isinstance(rows, Iterable)):
+        raise WrongTypeError(f"rows are chosen by their numbers, or by booleans; got {rows!r}")
     chosen = cast(Any, rows).tolist() if is_array(rows) else [*rows]
     if chosen and all(isinstance(row, bool) for row in chosen):
         if len(chosen) != count:

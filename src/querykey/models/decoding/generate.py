@@ -7,6 +7,7 @@ for tokens in stream(model, prompt): ...                      # (batch,) at a ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.decoding.lean import lean
 from querykey.models.text.config import Learned, Special
-from querykey.words import whole
+from querykey.words import is_number, whole
 
 PAYS = 32  # from this many new tokens on it pays to prepare the products of a model
 ROOMY = 2**32  # up to this many bytes of weights, a second copy of them is made without asking
@@ -37,7 +38,10 @@ class Choice:
     top_p: float | None = None  # draw only among the fewest tokens with this much probability
 
     def __post_init__(self):
-        if not self.temperature >= 0:
+        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
+            if value is not None and not is_number(value):
+                raise WrongTypeError(f"{name} is a number; got {value!r}")
+        if not 0 <= float(self.temperature) < math.inf:
             raise QuerykeyError(f"a temperature is at least 0; got {self.temperature}")
         if self.top_k is not None:
             whole("top_k", self.top_k)
@@ -177,9 +181,9 @@ def _checked(
 def _stop_tokens(stop: Any) -> tuple[int, ...]:
     """Return the id, or the ids, as integers: those of any array library count."""
     with suppress(TypeError):
-        return (index(stop),)
+        return (whole("stop", index(stop), least=-(2**62)),)
     try:
-        return tuple(index(token) for token in stop)
+        return tuple(whole("stop", index(token), least=-(2**62)) for token in stop)
     except TypeError:
         raise WrongTypeError(f"stop is a token id, or several; got {stop!r}") from None
 
@@ -198,7 +202,10 @@ def _checked_prompt(ids: Any, real: Any) -> Tensor | None:
         )
     if real is None:
         return None
-    real = torch.as_tensor(real, device=ids.device) != 0
+    try:
+        real = torch.as_tensor(real, device=ids.device) != 0
+    except (TypeError, ValueError, RuntimeError):
+        raise WrongTypeError(f"real is an array of booleans; got {type(real).__name__}") from None
     if real.shape != ids.shape:
         raise QuerykeyError(f"real is {tuple(real.shape)}, and the prompt is {tuple(ids.shape)}")
     if not bool(real.any(1).all()):

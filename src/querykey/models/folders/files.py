@@ -6,7 +6,9 @@ Whatever is wrong with a folder is one FolderError that names the file, and the 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.folders.families.family import FolderError, Settings
-from querykey.show import write_file
+from querykey.show import WriteError, replacing
+from querykey.words import last_line
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -52,6 +55,14 @@ class Tensors:
         return tensor
 
 
+def as_folder(folder: Any) -> Path:
+    """Return what a user gave as a folder as a path."""
+    try:
+        return Path(os.fsdecode(folder))
+    except TypeError:
+        raise WrongTypeError(f"a folder is a path; got {folder!r}") from None
+
+
 def read_settings(folder: Path) -> Settings:
     """Return the entries of a folder's config.json."""
     file = folder / "config.json"
@@ -59,8 +70,10 @@ def read_settings(folder: Path) -> Settings:
         if not folder.is_dir():
             what = "this is a file" if folder.exists() else "there is no such folder"
             raise FolderError(f"{folder}: {what}; weights are loaded from a folder")
-    except OSError as error:  # such as a name that is too long
-        raise FolderError(f"{str(folder)[:60]}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        if isinstance(error, FolderError):
+            raise
+        raise FolderError(f"{str(folder)[:60]}: {last_line(error)}") from None
     if not file.is_file():
         raise FolderError(f"{file}: there is no such file; a folder of weights has one")
     return _read_object(file)
@@ -170,35 +183,47 @@ def write_folder(
 ) -> None:
     """Write config.json and the tensors, in shards where they are larger than `shard_bytes`.
 
-    A generation_config.json that is there already gets the entries of `special`.
+    A generation_config.json that is there already gets the entries of `special`. All is written
+    beside what it replaces, and takes its place only when everything is on the disk.
     """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder}: this is a file, and a folder of weights is to be written")
-    folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, torch.Tensor]] = [{}]
     for name, tensor in tensors.items():
         held = sum(part.nbytes for part in shards[-1].values())
         if shards[-1] and held + tensor.nbytes > shard_bytes:
             shards.append({})
         shards[-1][name] = tensor.contiguous()
-    for old in (*folder.glob("model-*-of-*.safetensors"), folder / INDEX, folder / ONE):
-        old.unlink(missing_ok=True)
     names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    objects: dict[str, Any] = {"config.json": settings}
     if len(shards) == 1:
         names = [ONE]
     else:
-        index: dict[str, Any] = {
+        objects[INDEX] = {
             "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
             "weight_map": {key: name for name, s in zip(names, shards, strict=True) for key in s},
         }
-        _write_object(folder / INDEX, index)
-    for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
-    _write_object(folder / "config.json", settings)
-    generation = read_generation(folder)
-    if generation is not None:
-        _write_object(folder / "generation_config.json", generation | special)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        generation = read_generation(folder)
+        if generation is not None:
+            objects["generation_config.json"] = generation | special
+        _write_together(folder, objects, dict(zip(names, shards, strict=True)))
+    except (OSError, SafetensorError, WriteError) as error:
+        raise FolderError(f"{folder}: the weights cannot be written ({error})") from None
 
 
-def _write_object(file: Path, settings: Settings) -> None:
-    write_file(file, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+def _write_together(
+    folder: Path, objects: dict[str, Any], shards: dict[str, dict[str, torch.Tensor]]
+) -> None:
+    """Write every file beside its place; then the weights take theirs, and config.json the last."""
+    with ExitStack() as finished:
+        for name, content in objects.items():
+            aside = finished.enter_context(replacing(folder / name))
+            aside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for name, shard in shards.items():
+            aside = finished.enter_context(replacing(folder / name))
+            save_file(shard, aside, metadata={"format": "pt"})
+    for old in (*folder.glob("model-*-of-*.safetensors"), folder / INDEX, folder / ONE):
+        if old.name not in shards and old.name not in objects:
+            old.unlink(missing_ok=True)

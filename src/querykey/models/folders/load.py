@@ -24,7 +24,13 @@ from querykey.models.folders.families.family import (
     Settings,
     read_special,
 )
-from querykey.models.folders.files import Tensors, read_generation, read_settings, read_tensors
+from querykey.models.folders.files import (
+    Tensors,
+    as_folder,
+    read_generation,
+    read_settings,
+    read_tensors,
+)
 from querykey.models.folders.names import OURS, Match, matches, stored_tensors
 from querykey.models.folders.records import from_record, to_record
 from querykey.models.text.config import (
@@ -39,7 +45,7 @@ def load(
     folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
 ) -> nn.Module:
     """Return the model of a folder, in evaluation mode, in the dtype of the file unless given."""
-    folder = Path(folder)
+    folder = as_folder(folder)
     settings = read_settings(folder)
     family = _family(settings, folder)
     tensors, generation = read_tensors(folder), read_generation(folder)

@@ -13,7 +13,7 @@ from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.build import MODELS, build
 from querykey.models.folders.families import FAMILIES
 from querykey.models.folders.families.family import Family, Settings, write_special
-from querykey.models.folders.files import write_folder
+from querykey.models.folders.files import as_folder, write_folder
 from querykey.models.folders.names import OURS, matches, stored_tensors
 from querykey.models.folders.records import same, to_record
 from querykey.models.text.config import EmbeddingConfig
@@ -21,6 +21,7 @@ from querykey.models.text.config import EmbeddingConfig
 
 def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) -> None:
     """Write a folder that `load` reads, and `transformers` too where it has such a model."""
+    folder = as_folder(folder)
     config: Any = getattr(model, "config", None)
     if type(config) not in MODELS:
         raise WrongTypeError(f"save wants a model of querykey.models; got {type(model).__name__}")
@@ -30,7 +31,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
     family, settings = _expressed(config)
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     if family is None:
-        write_folder(Path(folder), settings, ours, shard_bytes, _special_settings(config))
+        write_folder(folder, settings, ours, shard_bytes, _special_settings(config))
         return
     prefix = family.prefix if getattr(config, "head", None) is None else ""
     theirs = {}
@@ -38,7 +39,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
         tensor = torch.cat([ours[name] for name in names])
         tensor = tensor.mT if row.layout == "transposed" and tensor.ndim == 2 else tensor
         theirs[row.theirs.removeprefix(prefix)] = tensor
-    write_folder(Path(folder), settings, theirs, shard_bytes, _special_settings(config))
+    write_folder(folder, settings, theirs, shard_bytes, _special_settings(config))
 
 
 def _described(model: nn.Module, config: Any) -> dict[str, torch.Tensor]:

@@ -5,6 +5,8 @@ Both read one table where a config ties them. A wrong id or length is refused in
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -61,12 +63,9 @@ class Embedding(nn.Module):
 
     def _token_vectors(self, ids: Tensor) -> Tensor:
         """Return the rows of the ids in the table of tokens, or name the id that has none."""
-        if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
-            raise WrongTypeError(
-                f"token ids are whole numbers (batch, tokens); got {ids.dtype} {tuple(ids.shape)}"
-            )
+        check_ids(ids)
         try:
-            return self.tokens(ids)
+            return self.tokens(ids if ids.dtype in (torch.int32, torch.int64) else ids.long())
         except IndexError:  # only where it costs nothing to look: on the CPU
             count = self.config.vocabulary
             wrong = ids[(ids < 0) | (ids >= count)][0].item()
@@ -106,6 +105,19 @@ class Embedding(nn.Module):
                 f"this model has learned {kind.count} positions; "
                 f"a token at position {int(rows.max()) - kind.offset} is beyond them"
             ) from None
+
+
+def check_ids(ids: Any) -> None:
+    """Raise the error for what is no tensor of token ids."""
+    if not isinstance(ids, Tensor):
+        raise WrongTypeError(
+            f"token ids are a tensor (batch, tokens) of whole numbers; got {type(ids).__name__}"
+        )
+    numbers = ids.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if not numbers or ids.ndim != 2 or ids.layout != torch.strided:
+        raise WrongTypeError(
+            f"token ids are whole numbers (batch, tokens); got {ids.dtype} {tuple(ids.shape)}"
+        )
 
 
 class TokenScores(nn.Module):

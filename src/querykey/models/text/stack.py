@@ -23,6 +23,7 @@ from querykey.attention import (
 )
 from querykey.errors import QuerykeyError
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
+from querykey.models.text.embedding import check_ids
 from querykey.nn import (
     Block,
     SourceMemory,
@@ -104,6 +105,7 @@ class Stack(nn.Module):
         documents: Tensor | None = None,
     ) -> Tensor:
         """Return the positions of new tokens: (tokens,), or (batch, tokens) where rows differ."""
+        check_ids(ids)
         positions = token_positions(ids, None if state is None else state.layers[0], real)
         return positions if documents is None else document_positions(positions, documents)
 

@@ -1,0 +1,107 @@
+"""What was there before is there after a full disk, a refusal or a kill in the middle."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from querykey import models
+from querykey.errors import QuerykeyError
+from querykey.show import WriteError, write_file
+
+# Forks a process that saves over and over, kills it in the middle, and looks at what it left.
+KILLS = """
+import json, os, random, signal, sys, time
+import torch
+from querykey import models
+from querykey.show import write_file
+
+target, count, tags = sys.argv[1], int(sys.argv[2]), 300_000
+page, folder = f"{target}/page.html", f"{target}/model"
+model = models.build(models.preset("gpt"))
+
+
+def save(value):
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.fill_(value)
+    models.save(model, folder)
+    write_file(page, f"<{value:09.1f}>" * tags)
+
+
+save(0.0)
+chance, seen = random.Random(0), []
+for kill in range(count):
+    child = os.fork()
+    if child == 0:
+        for step in range(1, 10**6):
+            save(float(1000 * kill + step))
+    time.sleep(0.005 + 0.1 * chance.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    text = open(page).read()
+    whole = text == text[: len(text) // tags] * tags
+    read = {float(v) for t in models.load(folder).parameters() for v in t.detach().unique()}
+    json.load(open(f"{folder}/config.json"))
+    seen.append({"page": whole, "weights": sorted(read)})
+print(json.dumps(seen))
+"""
+
+
+def test_twenty_kills_leave_nothing_half_written(tmp_path):
+    command = [sys.executable, "-c", KILLS, str(tmp_path), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert [kill["page"] for kill in seen] == [True] * 20
+    assert [len(kill["weights"]) for kill in seen] == [1] * 20
+    assert len({kill["weights"][0] for kill in seen}) > 3  # some saves had ended before the kill
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    file, folder = tmp_path / "page.html", tmp_path / "model"
+    write_file(file, "old")
+    model = models.build(models.preset("gpt"))
+    models.save(model, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(WriteError, match=r"page\.html` cannot be written"):
+            write_file(file, "new" * 1000)
+        with pytest.raises(QuerykeyError, match="cannot be written"):
+            models.save(model, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, kept)
+    assert file.read_text() == "old"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "page.html"]
+
+
+def test_links_rights_and_devices_stay_what_they_are(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    write_file(real, "a")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_file(link, "b")
+    assert link.is_symlink()
+    assert real.read_text() == "b"
+    assert real.stat().st_mode & 0o777 == 0o640
+    write_file(os.devnull, "c")
+    with pytest.raises(WriteError, match="cannot be written: Is a directory"):
+        write_file(tmp_path, "d")
+    with pytest.raises(WriteError, match="cannot be written: No such file or directory"):
+        write_file(tmp_path / "no" / "file", "d")
+    with pytest.raises(WriteError, match="no null character"):
+        write_file("a\0b", "d")
+
+
+def test_a_file_with_a_long_name_is_written(tmp_path):
+    name = "ä" * 120
+    write_file(tmp_path / name, "text")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
