@@ -331,7 +331,7 @@ FAULTS = [
     (Recurrent, "the state is not used", "cache.step", "(model)"),
     (Recurrent, "states change places", "cache.step", "(model)"),
     (Tutorial, "the mask is turned round", "causality.perturb", "(model)"),
-    (Tutorial, "the mask is forgotten", "causality.perturb", "layers.layers.0.self_attn"),
+    (Tutorial, "the mask is forgotten", "causality.perturb", "(model)"),
     (Cross, "the mask is ignored", "padding.right", "(model)"),
     (Cross, "softmax over the batch", "batch.others", "(model)"),
     (Pooled, "padding is in the mean", "padding.right", "(model)"),

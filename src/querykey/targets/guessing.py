@@ -19,6 +19,7 @@ from querykey.words import raised
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
 STARTS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
+LENGTHS = re.compile(r"((src|seq|input|source|x|text|session|valid)_?)?(len|length)s?")
 NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
 TRIALS = 16  # at most so many guesses are tried
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
@@ -80,6 +81,8 @@ def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
         return Input(name, "mask", mask)
     if STARTS.fullmatch(name):
         return Input(name, "start", ())
+    if LENGTHS.fullmatch(name):
+        return Input(name, "lengths", ("batch",))
     return Input(name, *candidate)
 
 

@@ -21,7 +21,7 @@ class Input:
     """One argument of forward, whose axes are names (free sizes) or fixed sizes."""
 
     name: str
-    kind: str  # tokens, mask, start, features, image or signal
+    kind: str  # tokens, mask, lengths, start, features, image or signal
     axes: tuple[str | int, ...]
     low: int = 0  # token ids are drawn from low to high - 1, clear of special tokens
     high: int = 0
@@ -32,6 +32,7 @@ class Input:
         what = {
             "tokens": f"token ids {self.low} to {self.high - 1}",
             "mask": "1 for real tokens",
+            "lengths": "the number of real tokens",
             "start": "the first token's position, a number",
         }
         return f"({axes}) {what.get(self.kind, f'floats, {self.kind}')}"
@@ -45,6 +46,8 @@ class Input:
             return torch.randint(self.low, self.high, shape, generator=generator)
         if self.kind == "mask":
             return torch.ones(shape, dtype=torch.long)
+        if self.kind == "lengths":
+            return torch.full(shape, sizes["seq"])
         return torch.randn(shape, generator=generator)
 
 

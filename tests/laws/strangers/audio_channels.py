@@ -59,7 +59,7 @@ class WaveNet(nn.Module):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        return self.last(total)
+        return self.last(total + x)
 
 
 # squeeze and excite, as in the image models it was taken from
@@ -165,7 +165,7 @@ class FrozenBySlip(WaveNet):
         for block in self.blocks:
             x, skip = block(x)
             total = total + skip
-        return self.last(total)
+        return self.last(total + x)
 
 
 def at(model, **kw):

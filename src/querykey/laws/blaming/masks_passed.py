@@ -37,7 +37,8 @@ def _hidden(facts: ModelFacts, run: Run) -> Iterator[torch.Tensor]:
     """Yield the (batch, keys) table of hidden tokens of every mask that hides some."""
     for mask in facts.masks:
         if mask.name in run.inputs:
-            hidden = ~(run.inputs[mask.name].bool() ^ mask.hides)
+            length = facts.signature.all_real(run.inputs, mask.axis).shape[1]
+            hidden = ~mask.real(run.inputs[mask.name], length)
             if hidden.any():
                 yield hidden
 
@@ -207,7 +208,7 @@ def _forbidden(facts: ModelFacts, run: Run, queries: int, keys: int) -> torch.Te
     hidden = none | ((key > query)[None] if facts.causal else none)
     for mask in facts.masks_over(facts.signature.axis):
         if mask.name in run.inputs:
-            real = run.inputs[mask.name][:, :keys].bool() ^ mask.hides
+            real = mask.real(run.inputs[mask.name], keys)[:, :keys]
             # What a query that is padding sees is nobody's matter.
             hidden = (hidden | ~real[:, None, :]) & real[:, keys - queries :, None]
     return hidden

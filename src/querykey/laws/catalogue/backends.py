@@ -43,7 +43,9 @@ def backends(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
             continue
         # torch's own fast path is no place for rows that begin with padding: it gives NaN.
         bare = other.conditions.bare
-        for left in (False, True) if runner.facts.causal and not bare else (False,):
+        for left in (
+            (False, True) if not padding.takes_left_padding(runner) and not bare else (False,)
+        ):
             trial = _with_padding(runner, inputs, (first, other), left)
             if len(trial.keep[0]):
                 yield replace(trial, what=f"{what}, with {'left' if left else 'right'} padding")

@@ -32,7 +32,7 @@ def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Ite
             f"tokens were fed {_in_words(chunks)} with the cache",
         )
     axis = runner.signature.axis
-    if masked and runner.facts.masks_over(axis):
+    if masked and not padding.takes_left_padding(runner):
         real = padding.real_tokens(runner, inputs, axis, left=True)
         padded = {**inputs, **padding.arguments(runner, axis, real)}
         keep = padding.cells_where(real)

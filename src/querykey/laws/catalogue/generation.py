@@ -119,7 +119,7 @@ def _split(runner: Runner, setting: Setting, inputs: Inputs, start: int, what: s
     real = torch.ones(runner.signature.batch_of(inputs), length, dtype=torch.bool)
     for mask in runner.facts.masks_over(runner.signature.axis)[:1]:
         if mask.name in inputs:  # answers at padding are not compared
-            real = inputs[mask.name].bool() ^ mask.hides
+            real = mask.real(inputs[mask.name], length)
     keep = padding.cells_where(real)
     chunks = (start, *[1] * (length - start))
     return Trial(Run(inputs, setting), Run(inputs, setting, chunks), (keep, keep), what=what)
@@ -168,7 +168,7 @@ def _grown(runner: Runner, prompt: Inputs, ids: torch.Tensor) -> Inputs:
     for mask in runner.facts.masks_over(runner.signature.axis)[:1]:
         if mask.name in prompt:
             real = torch.ones(ids.shape, dtype=torch.bool)
-            before = prompt[mask.name].bool() ^ mask.hides
+            before = mask.real(prompt[mask.name], runner.signature.length_of(prompt))
             real[:, : before.shape[1]] = before[:, : ids.shape[1]]
             inputs |= padding.arguments(runner, mask.axis, real)
     return inputs

@@ -22,7 +22,8 @@ def masked_row(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     inputs, signature = runner.inputs(setting), runner.signature
     every = list(range(signature.batch_of(inputs)))
     yield _outcome(runner, inputs, setting, every, "nothing was hidden")
-    for axis in padding.padded_axes(runner):
+    counted = {mask.axis for mask in runner.facts.masks if mask.counts}  # 0 is no length of a row
+    for axis in [axis for axis in padding.padded_axes(runner) if axis not in counted]:
         real = signature.all_real(inputs, axis)
         real[1] = False
         others = [r for r in range(setting.batch) if r != 1]

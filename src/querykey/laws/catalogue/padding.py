@@ -16,6 +16,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import Cells, Outcome, Trial, cells, every_cell, rows
 
 PADS = (0, 4, 7)  # how many tokens of the rows are padding
+UNORDERED = (4, 0, 7)  # where rows of any order are taken
 
 
 def takes_a_mask(runner: Runner) -> str:
@@ -23,10 +24,17 @@ def takes_a_mask(runner: Runner) -> str:
     return "" if runner.facts.masks else "it takes no padding mask"
 
 
+def knows_padding(runner: Runner) -> str:
+    """Return why the law does not apply to a model that takes no mask and makes none from ids."""
+    return "" if runner.facts.arguments.pads else takes_a_mask(runner)
+
+
 def takes_left_padding(runner: Runner) -> str:
     """Return why the law does not apply: only decoders are padded on the left."""
     if not runner.facts.masks_over(runner.signature.axis):
         return "it takes no padding mask"
+    if any(mask.counts for mask in runner.facts.masks):
+        return "it takes the lengths of rows, which are padded on the right"
     if not runner.facts.causal:
         return "encoders are padded on the right"
     if runner.signature.others():
@@ -44,8 +52,10 @@ def real_tokens(runner: Runner, inputs: Inputs, axis: str, left: bool = False) -
     """Return a (batch, positions) table of real tokens, with more padding row by row."""
     real = runner.signature.all_real(inputs, axis)
     length = real.shape[1]
+    told = [mask.counts for mask in runner.facts.masks_over(axis)]
+    pads = UNORDERED if "any order" in told else PADS
     for row in range(len(real)):
-        count = min(PADS[row % 3], length - 2)
+        count = min(pads[row % 3], length - 2)
         real[row, :count] &= not left
         real[row, length - count :] &= left
     return real
@@ -82,6 +92,8 @@ def right(runner: Runner, setting: Setting) -> Iterator[Trial]:
     for axis in padded_axes(runner):
         yield from _content(runner, setting, axis, left=False)
         yield from _amount(runner, setting, axis, left=False)
+    for axis, _ in runner.facts.arguments.pads:
+        yield from _amount(runner, setting, axis, left=False)
 
 
 def left(runner: Runner, setting: Setting) -> Iterator[Trial]:
@@ -115,7 +127,7 @@ def _amount(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator
     signature, inputs = runner.signature, runner.inputs(setting)
     real = real_tokens(runner, inputs, axis, left)
     padded = {**pad_with_its_token(runner, inputs, real, axis), **arguments(runner, axis, real)}
-    for row in range(1, setting.batch):
+    for row in [row for row in range(setting.batch) if not bool(real[row].all())]:
         span = real[row].nonzero().flatten().tolist()
         alone = signature.cut(signature.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
         whole = signature.all_real(alone, axis)
@@ -154,7 +166,8 @@ def _inside(runner: Runner, axis: str, first: list, second: list) -> tuple[Cells
 def pad_with_its_token(runner: Runner, inputs: Inputs, real: torch.Tensor, axis: str) -> Inputs:
     """Return inputs padded with the token that the model's configuration names, if any."""
     config: Any = getattr(runner.copies.model, "config", None)
-    token = getattr(config, "pad_token_id", None)
+    known = dict(runner.facts.arguments.pads)
+    token = known.get(axis, getattr(config, "pad_token_id", None))
     entry = next((e for e in runner.signature.inputs if axis in e.axes), None)
     if not isinstance(token, int) or entry is None or entry.kind != "tokens" or token < 0:
         return inputs
@@ -191,7 +204,7 @@ LAWS = (
         why="Otherwise answers depend on who else is in the batch (transformers 29029).",
         how="Padding gets other content, then every row is run alone without it.",
         trials=right,
-        applies=takes_a_mask,
+        applies=knows_padding,
         sweep=sweep,
     ),
     Law(

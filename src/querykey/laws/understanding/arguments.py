@@ -19,6 +19,7 @@ from querykey.laws.understanding.facts import (
     OptionalArguments,
     PositionArgument,
 )
+from querykey.laws.understanding.padding_ids import find_padding_ids
 from querykey.laws.understanding.signature import length_of
 
 MASKS = re.compile(
@@ -33,13 +34,28 @@ FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
 
 def find_arguments(runner: Runner) -> OptionalArguments:
     """Return the optional arguments whose meaning trying them shows."""
+    masks = tuple(_masks(runner))
     return OptionalArguments(
-        tuple(_masks(runner)),
+        masks,
         _positions(runner),
         _embeds(runner),
         tuple(name for name in runner.copies.parameters if FLAGS.match(name)),
         _implementations(runner),
+        tuple(find_padding_ids(runner, masks)),
     )
+
+
+def _lengths(runner: Runner) -> Iterator[MaskArgument]:
+    """Yield every argument that takes the number of real tokens of each row."""
+    signature = runner.signature
+    for entry in signature.inputs:
+        if entry.kind == "lengths":
+            mask = MaskArgument(entry.name, signature.length_told_by(entry), counts="any order")
+            inputs = runner.inputs()
+            real = signature.all_real(inputs, mask.axis)
+            real[0, -3:] = False  # a packed sequence may want the longest row first
+            fits = runner.attempt({**inputs, mask.name: mask.value(real)}, PLAIN) is not None
+            yield mask if fits else replace(mask, counts="longest first")
 
 
 def _masks(runner: Runner) -> Iterator[MaskArgument]:
@@ -48,6 +64,7 @@ def _masks(runner: Runner) -> Iterator[MaskArgument]:
     for entry in signature.inputs:
         if entry.kind == "mask" and entry.axes[0] == "batch" and len(entry.axes) == 2:
             yield MaskArgument(entry.name, length_of(entry))
+    yield from _lengths(runner)
     inputs = runner.inputs()
     plain = runner.attempt(inputs, PLAIN)
     if plain is None:

@@ -27,11 +27,20 @@ class MaskArgument:
     axis: str  # the length that it covers
     hides: bool = False  # True: a 1 marks padding, as in torch.nn
     dtype: torch.dtype = torch.long
+    counts: str = ""  # "any order" or "longest first": it takes the number of real tokens instead
 
     def value(self, real: torch.Tensor) -> torch.Tensor:
         """Return what to pass for this (batch, positions) table of real tokens."""
         real = real.bool()
+        if self.counts:
+            return real.sum(1)
         return (~real if self.hides else real).to(self.dtype)
+
+    def real(self, value: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the (batch, positions) table of real tokens that a value speaks of."""
+        if self.counts:
+            return torch.arange(length) < value[:, None]
+        return value.bool() ^ self.hides
 
     @property
     def names_real(self) -> bool:
@@ -61,6 +70,7 @@ class OptionalArguments:
     embeds: str | None = None  # takes embeddings in place of ids
     flags: tuple[str, ...] = ()  # switches such as use_cache
     implementations: tuple[str, ...] = ()  # of attention
+    pads: tuple[tuple[str, int], ...] = ()  # ids from which it makes its own mask, by length
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from querykey.words import raised
 DATA = ("tokens", "features", "image", "signal")
 SAYING = "with --input NAME=KIND(AXIS, ...), or an example in Python"
 ALONE = 32  # the one length at which a model is tried whose answers follow none
+LENGTHS_OF_ROWS = re.compile(r"(\w+_)?(len|length)s?")
 ECHOES = re.compile(r"^(targets?|labels?|y)$")
 
 
@@ -138,17 +139,28 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
                 )
             continue
         shape = tuple(value.shape)
-        if value.dim() >= 2 and value.dim() != 4:
+        if value.dim() == 3 and value.is_floating_point() and _channels_first(copies.model, shape):
+            shape = ("batch", shape[1], lengths.setdefault(shape[2], "seq"))
+        elif value.dim() >= 2 and value.dim() != 4:
             free = ["seq", "target_seq", "third_seq"][min(len(lengths), 2)]
             shape = ("batch", lengths.setdefault(shape[1], free), *shape[2:])
         elif shape:
             shape = ("batch", *shape[1:])
-        if "mask" in name and not value.is_floating_point():
+        if value.dim() == 1 and not value.is_floating_point() and LENGTHS_OF_ROWS.fullmatch(name):
+            yield Input(name, "lengths", ("batch",))
+        elif "mask" in name and not value.is_floating_point():
             yield Input(name, "mask", shape)
         elif value.is_floating_point():
             yield Input(name, "image" if value.dim() == 4 else "features", shape)
         else:
             yield Input(name, "tokens", shape, 0, words[0] if words else int(value.max()) + 1)
+
+
+def _channels_first(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether (batch, channels, time) fits a model's first convolution."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv1d | nn.Linear)), None)
+    taken = first.in_channels if isinstance(first, nn.Conv1d) else None
+    return taken == shape[1] != shape[2]
 
 
 def _groupings(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:

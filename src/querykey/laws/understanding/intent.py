@@ -41,7 +41,7 @@ def _intent(runner: Runner) -> Intent:
     causal = runner.subject.causal
     if causal is not None:
         return Intent(causal, "as told")
-    if not runner.signature.axis or runner.signature.main.kind not in ("tokens", "features"):
+    if not runner.signature.axis or runner.signature.main.kind == "image":
         return Intent(False, "it takes no sequence")
     by_class = _intent_of_class(runner.copies.model)
     if by_class is not None:

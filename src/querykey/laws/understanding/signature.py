@@ -50,6 +50,8 @@ class CallSignature:
         drawn: dict[str, Any] = {}
         for entry in self.inputs:
             drawn[entry.name] = draw(entry, sizes, generator, dtype)
+            if entry.kind == "lengths":
+                drawn[entry.name] = torch.full((batch,), sizes[self.length_told_by(entry)])
         if self.echo:
             drawn[self.echo] = drawn[self.main.name]
         return drawn
@@ -138,9 +140,21 @@ class CallSignature:
         """Return inputs with only positions start to stop - 1."""
         return self.edit(inputs, lambda value: value[:, start:stop], axis)
 
+    def length_told_by(self, lengths: Input) -> str:
+        """Return the length that an argument of row lengths speaks of: the first, or by name."""
+        data = [entry for entry in self.inputs if length_of(entry)]
+        first = lengths.name.split("_")[0]
+        named = [entry for entry in data if entry.name.startswith(first)]
+        return length_of([*named, *data][0])
+
     def _echoed(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return inputs in which the second copy of the ids, and lengths of rows, fit the rest."""
         if self.echo and self.echo in inputs:
             inputs[self.echo] = inputs[self.main.name]
+        for entry in self.inputs:
+            if entry.kind == "lengths" and entry.name in inputs:
+                most = self.all_real(inputs, self.length_told_by(entry)).shape[1]
+                inputs[entry.name] = inputs[entry.name].clamp(max=most)
         return inputs
 
 
@@ -178,6 +192,6 @@ def draw(
             )
             return (drawn if long else drawn.mT.contiguous()) + entry.low
         return torch.randint(entry.low, entry.high, shape, generator=generator)
-    if entry.kind == "mask":
+    if entry.kind in ("mask", "lengths"):
         return torch.ones(shape, dtype=torch.long)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)

@@ -19,6 +19,8 @@ from querykey.laws.understanding.facts import ModelFacts, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
 from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
+from querykey.laws.understanding.signature import CallSignature, length_of
+from querykey.targets import Input
 from querykey.words import last_line
 
 SPANS = re.compile(
@@ -48,10 +50,25 @@ def _understood(subject: Subject, seed: int) -> Runner:
     facts = replace(facts, rounding=replace(facts.rounding, floor=measure_floor(runner)))
     runner = runner.learning(facts)
     facts = replace(facts, arguments=find_arguments(runner), spans=tuple(spans(copies.model)))
+    if facts.arguments.pads:
+        facts = replace(facts, signature=without_pads(facts.signature, facts.arguments.pads))
+        runner = Runner(copies, facts)
     runner = runner.learning(facts)
     facts = replace(facts, intent=find_intent(runner))
     runner = runner.learning(facts)
     return runner.learning(replace(facts, cache=find_cache(runner) if facts.causal else None))
+
+
+def without_pads(signature: CallSignature, pads: tuple[tuple[str, int], ...]) -> CallSignature:
+    """Return a signature whose ids are drawn clear of the padding, where that is the first id."""
+    known = dict(pads)
+
+    def clear(entry: Input) -> Input:
+        first = entry.kind == "tokens" and known.get(length_of(entry)) == entry.low
+        return replace(entry, low=entry.low + 1) if first else entry
+
+    inputs = tuple(clear(entry) for entry in signature.inputs)
+    return replace(signature, inputs=inputs, main=clear(signature.main))
 
 
 def measure_floor(runner: Runner) -> float:
