@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from querykey.laws.blaming.recorder import ModuleCall, Recorder
 from querykey.laws.run import Run
 from querykey.laws.understanding.facts import ModelFacts
 
+NUMBER = re.compile(r"\d+")  # of a layer, in a module's path
 NAME = "key_padding_mask"  # torch.nn's argument, in which True is hidden
 
 
@@ -146,10 +148,10 @@ def hides_enough(facts: ModelFacts, run: Run, tensor: torch.Tensor) -> bool | No
 
 
 def withheld(facts: ModelFacts, run: Run, recorder: Recorder, call: ModuleCall) -> bool:
-    """Return whether another call of the same class got a mask by an argument that is not here."""
-    own = _by_name(call)
+    """Return whether the same part of another layer got a mask by an argument that is not here."""
+    own, part = _by_name(call), NUMBER.sub("*", call.path)
     for other in recorder.begun:
-        if type(other.module) is type(call.module) and other is not call:
+        if other is not call and NUMBER.sub("*", other.path) == part:
             lacking = [v for name, v in _by_name(other).items() if own.get(name) is None]
             if any(_hides_well(facts, run, value) for value in lacking):
                 return True
