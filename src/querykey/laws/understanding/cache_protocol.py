@@ -15,17 +15,21 @@ from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.arguments import MASKS
+from querykey.laws.understanding.cache_forms import holders, other_forms
 from querykey.laws.understanding.facts import CacheProtocol
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
     r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|cached_\w+|(layer_)?kvs?(_?cache)?|states?|"
     r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|carry|layer_past|prev\w*)$"
+    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
+    r"hidden|mems|memory|carry|layer_past|prev\w*|inference_params|cached_\w+|"
+    r"(\w+_)?kvs?|kv_\w+)$"
 )
 NOT_CACHES = re.compile(
     r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*"
 )
-CERTAIN = re.compile(r"past|cache|kv")
+CERTAIN = re.compile(r"past|cache|kv|inference_params")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
 FEW = 4  # arguments without a telling name that are tried as the cache
@@ -126,9 +130,13 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
         for empty in (_Empty(dict), _Empty(list)):
             for start in starts:
                 yield CacheProtocol(argument, None, flags, start, empty)
+        for make in (_copying({}), _copying([]), *holders(runner.copies.model)):
+            for start in starts:
+                yield CacheProtocol(argument, None, flags, start, make)
     if not arguments:
-        for start in counters:
+        for start in counters or ([None] if flags else []):
             yield CacheProtocol(None, None, flags, start)
+    yield from other_forms(runner)
     if callable(getattr(runner.copies.model, "extend", None)) and "input" not in parameters:
         yield from _extending(runner)
     for argument in filter(CERTAIN.search, arguments):
