@@ -3,7 +3,13 @@
 import pytest
 from tests.laws.strangers.scoring import cases, score, styles
 
-WRONG: set[str] = set()  # of the sample: missed, or blamed wrongly
+# Of the sample: missed, or blamed wrongly. A case that comes right leaves this table.
+WRONG = {
+    "functional_jaxish:late-binding-of-layers",  # told as advice: nothing reads some parameters
+    "llama_reference:no-mask-for-prompts",  # told as advice: it scores words and looks ahead
+    "recurrent_linear:gru-without-batch-first",  # the block before is blamed
+    "torch_builtin:two-masks-leave-nothing",
+}
 EVERY = 9  # one case in so many is tried in every run of the suite
 
 ALL = [(style, case) for style in styles() for case in cases(style)]
