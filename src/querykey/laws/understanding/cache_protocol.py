@@ -130,7 +130,7 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
         for empty in (_Empty(dict), _Empty(list)):
             for start in starts:
                 yield CacheProtocol(argument, None, flags, start, empty)
-        for make in (_copying({}), _copying([]), *holders(runner.copies.model)):
+        for make in holders(runner.copies.model):
             for start in starts:
                 yield CacheProtocol(argument, None, flags, start, make)
     if not arguments:

@@ -99,8 +99,6 @@ class CacheProtocol:
     def __str__(self) -> str:
         if self.step:
             return f"{self.argument}, beside all ids so far" if self.argument else "as told"
-        return self.argument or f"kept inside, told {self.start}"
-            return "as told"
         return self.argument or f"kept inside{f', told {self.start}' if self.start else ''}"
 
 

@@ -18,8 +18,8 @@ from querykey.laws.understanding.cache_protocol import find_cache
 from querykey.laws.understanding.facts import ModelFacts, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
-from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.laws.understanding.signature import CallSignature, length_of
+from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.targets import Input
 from querykey.words import last_line
 
