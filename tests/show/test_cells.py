@@ -42,7 +42,7 @@ def test_all_cells_lie_within_the_drawing():
 
 def test_a_large_grid_has_no_numbers_in_it():
     svg = cell_chart([[1.0] * 40] * 3, title="many")
-    assert len(cells(svg)) == 120
+    assert [cell.get("width") for cell in cells(svg)] == ["560"] * 3
     assert texts(svg) == ["many"]
 
 
@@ -56,3 +56,16 @@ def test_a_grid_of_zeros_is_white_and_an_empty_one_is_refused():
     assert cells(cell_chart([[0.0]]))[0].get("fill-opacity") == "0.000"
     with pytest.raises(ValueError, match="at least one cell"):
         cell_chart([[]])
+
+
+def test_a_large_grid_joins_equal_neighbours_and_leaves_zeros_blank():
+    row = [1.0, 1.0, 0.0, 0.5, -0.5, *[0.0] * 11, 2.0]
+    drawn = cells(cell_chart([row]))
+    places = [(cell.get("x"), cell.get("width"), cell.get("fill-opacity")) for cell in drawn]
+    left, side = 24, 560 // 17
+    assert places == [
+        (f"{left}", f"{2 * side}", "0.500"),
+        (f"{left + 3 * side}", f"{side}", "0.250"),
+        (f"{left + 4 * side}", f"{side}", "0.250"),
+        (f"{left + 16 * side}", f"{side}", "1.000"),
+    ]

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import inspect
 import json
+import re
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -85,10 +86,15 @@ def write_record(folder: Path, experiment: Experiment, record: Record) -> None:
         raise WriteError(f"`{folder}` cannot be made: {error.strerror}") from error
     plain: dict[str, Any] = {"schema": SCHEMA, "measurement": record.measurement.as_json()}
     plain |= {key: value for key, value in asdict(record).items() if key != "measurement"}
-    write_file(folder / "measurement.json", json.dumps(plain, indent=1) + "\n")
+    write_file(folder / "measurement.json", _numbers_in_lines(json.dumps(plain, indent=1)) + "\n")
     for name, figure in record.measurement.figures.items():
         write_file(folder / f"{name}.svg", figure.svg())
     write_file(folder / "page.md", page(experiment, record))
+
+
+def _numbers_in_lines(text: str) -> str:
+    """Return JSON text with every list of numbers on one line."""
+    return re.sub(r"\[[\s\d.,eE+-]+\]", lambda found: " ".join(found[0].split()), text)
 
 
 def page(experiment: Experiment, record: Record) -> str:

@@ -6,8 +6,9 @@ cell_chart([[1, 0], [0.5, 0.5]], rows=("query 1", "query 2"), columns=("key 1", 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 
 LABELLED = 12  # columns, at most, of a grid whose numbers are written into their cells
 TOP, ROOM, LETTER = 44, 16, 7  # pixels: above the grid, around it, the width of a letter
@@ -37,13 +38,15 @@ def cell_chart(
         y = top + line * height
         if line < len(rows):
             parts.append(_text(left - 8, y + height / 2 + 4, rows[line], "end"))
+        if not small:
+            parts += _line_of_cells(left, y, side, [value / largest for value in row])
+            continue
         for index, value in enumerate(row):
             x = left + index * side
-            parts += _cell(x, y, (side, height), value / largest)
-            if small:
-                shade = "#ffffff" if abs(value / largest) > 0.55 else INK
-                label = _text(x + side / 2, y + height / 2 + 4, f"{value:.3g}", "middle")
-                parts.append(label.replace(INK, shade))
+            parts.append(_cell(x, y, (side, height), value / largest, edge=True))
+            shade = "#ffffff" if abs(value / largest) > 0.55 else INK
+            label = _text(x + side / 2, y + height / 2 + 4, f"{value:.3g}", "middle")
+            parts.append(label.replace(INK, shade))
     width = max(left + across * side, ROOM + 8 * len(title)) + ROOM
     bottom = top + len(values) * height + ROOM
     return (
@@ -55,16 +58,24 @@ def cell_chart(
     )
 
 
-def _cell(x: float, y: float, size: tuple[int, int], share: float) -> list[str]:
-    """Return a rectangle: blue for numbers above 0, orange below, a cross for one not finite."""
+def _line_of_cells(left: float, y: float, side: int, shares: list[float]) -> Iterator[str]:
+    """Yield the cells of a row of a large grid: equal neighbours as one, and none for a 0."""
+    start = 0
+    for _, run in groupby(f"{share:.3f}" for share in shares):
+        count, share = len(list(run)), shares[start]
+        if round(abs(share), 3) > 0 or not math.isfinite(share):
+            yield _cell(left + start * side, y, (count * side, side), share, edge=False)
+        start += count
+
+
+def _cell(x: float, y: float, size: tuple[int, int], share: float, edge: bool) -> str:
+    """Return a rectangle: blue for numbers above 0, orange below, dashed where not finite."""
     place = f'x="{x:g}" y="{y:g}" width="{size[0]}" height="{size[1]}"'
     if not math.isfinite(share):
-        return [f'<rect {place} fill="#ffffff" stroke="#D55E00" stroke-dasharray="2 2"/>']
+        return f'<rect {place} fill="#ffffff" stroke="#D55E00" stroke-dasharray="2 2"/>'
     colour = "#0072B2" if share >= 0 else "#D55E00"
-    return [
-        f'<rect {place} fill="{colour}" fill-opacity="{abs(share):.3f}" stroke="{FAINT}" '
-        'stroke-width="0.5"/>'
-    ]
+    stroke = f' stroke="{FAINT}" stroke-width="0.5"' if edge else ""
+    return f'<rect {place} fill="{colour}" fill-opacity="{abs(share):.3f}"{stroke}/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
