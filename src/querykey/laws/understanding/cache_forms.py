@@ -41,7 +41,8 @@ def other_forms(runner: Runner) -> Iterator[CacheProtocol]:
 
 def holders(model: nn.Module) -> Iterator[Callable[[nn.Module, int], Any]]:
     """Yield what makes the objects that the model's file calls a cache or a state."""
-    world = vars(sys.modules[type(model).__module__])
+    module = sys.modules.get(type(model).__module__)  # None for a class whose code was executed
+    world = {} if module is None else vars(module)
     for name, kind in list(world.items()):
         if isinstance(kind, type) and HOLDERS.search(name) and not issubclass(kind, nn.Module):
             yield lambda model, batch, kind=kind: kind()

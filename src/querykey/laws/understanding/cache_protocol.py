@@ -20,11 +20,9 @@ from querykey.laws.understanding.facts import CacheProtocol
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
-    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|cached_\w+|(layer_)?kvs?(_?cache)?|states?|"
-    r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|carry|layer_past|prev\w*)$"
-    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|kv(_?cache)?|states?|(?!encoder_)\w*_states?|hc|hx|h_?0|h|"
-    r"hidden|mems|memory|carry|layer_past|prev\w*|inference_params|cached_\w+|"
-    r"(\w+_)?kvs?|kv_\w+)$"
+    r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|cached_\w+|(\w+_)?kvs?(_?cache)?|kv_\w+|states?|"
+    r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|carry|layer_past|prev\w*|"
+    r"inference_params)$"
 )
 NOT_CACHES = re.compile(
     r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*"
