@@ -271,7 +271,7 @@ def test_what_keeps_every_law_from_being_tried_is_said_once():
             return self.net(ids).square().mean()
 
     said = " ".join(str(check(Loss())).split())
-    assert said.startswith("Loss (unknown): no law could be tried its output")
+    assert said.startswith("Loss (unknown) no law could be tried its output")
     assert said.count("returns scores or hidden states, and not only a loss") == 1
 
 
@@ -338,7 +338,8 @@ def test_assert_lawful_is_for_test_suites():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # importing torch's compiler warns
 def test_a_compiled_model_is_seen_through():
-    plain, compiled = check(stack(0, 1)), check(torch.compile(stack(0, 1)))
+    model = stack(0, 1)
+    plain, compiled = check(model), check(torch.compile(model))
     assert compiled.target == "Sequential"
     assert [(f.law, f.verdict, f.module) for f in compiled.laws] == [
         (f.law, f.verdict, f.module) for f in plain.laws

@@ -152,7 +152,7 @@ def test_json_baseline_and_page(models, capsys, tmp_path):
 @pytest.mark.slow
 def test_a_target_that_hangs_eats_or_dies_costs_itself_alone(models):
     names = [f"{models}:{name}" for name in ("hangs", "eats", "dies", "raises", "lawful")]
-    reports = check_all(names, laws=["causality"], limits=Limits(seconds=6, mebibytes=2000))
+    reports = check_all(names, laws=["causality"], limits=Limits(seconds=12, mebibytes=2000))
     verdicts = [{f.verdict for f in report.laws} for report in reports]
     assert "timeout" in verdicts[0]
     assert "stopped when it held" in reports[1].note
