@@ -77,7 +77,7 @@ def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
         (
             ["tragets"],
             'qk: Unknown command "tragets". Did you mean "targets"? '
-            "Available commands: targets, check, laws, cost, generate, train, demo. "
+            "Available commands: targets, check, laws, cost, generate, train, lab, demo. "
             "See `qk --help`.\n",
         ),
         (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),
@@ -99,7 +99,7 @@ def test_a_factory_that_raises_shows_its_last_line_and_no_traceback(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"qk: `{file}:make`: make() raised RuntimeError: the width must be even\n"
+        f"qk: `{file}:make`: make() raised RuntimeError: the width must be even (model.py:2, make)\n"
     )
 
 

@@ -112,7 +112,8 @@ def _default(source: Any, name: str) -> int | None:
     if isinstance(source, nn.Module):
         value = field_of(source, name)
     else:
-        value = inspect.signature(source).parameters[name].default
+        parameter = inspect.signature(source).parameters.get(name)
+        value = None if parameter is None else parameter.default
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
