@@ -176,7 +176,7 @@ def public():
     theirs = vars(XP.linalg)
     own = {n for n, f in theirs.items() if callable(f) and not n.startswith("_")}
     shared = {"Tensor", "Any", "Callable", "raw", "record", "primitive", "getitem", "namedtuple"}
-    helpers = {"decomposition", "refuse_tensors_that_want", "Axis"}
+    helpers = {"decomposition", "refuse_tensors_that_want", "Axis", "QuerykeyError"}
     results = {n for n in own if n.endswith("Result")}
     return names | {f"linalg.{n}" for n in own - shared - helpers - results}
 

@@ -138,9 +138,10 @@ def test_sizes_that_the_gpu_kernels_take():
 
 
 def test_the_gpu_kernels_say_where_time_grows_with_the_square():
-    for key_dim, value_dim, said in ((64, 64, "sums"), (65, 16, "heads"), (16, 65, "heads")):
-        q, v = draw(5, key_dim), draw(5, value_dim)
-        request = Request.of(q, q, v, KERNEL, qk.FULL, None, None)
+    documents = qk.Documents(torch.zeros(2, 5, dtype=torch.int64))
+    for mask, said in ((qk.FULL, "sums over far tokens"), (documents, "every pair of a document")):
+        q, v = draw(2, 4, 5, 64), draw(2, 4, 5, 16)
+        request = Request.of(q, q, v, KERNEL, mask, None, None)
         assert triton.notes(request)[0].startswith(said)
 
 

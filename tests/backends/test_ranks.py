@@ -25,10 +25,10 @@ REFUSALS = {
     "gradients": "BackendError: ranks share a sequence in equal parts, and these do not fit",
     "window": "BackendError: a sequence over ranks takes FULL or Causal(), with Padding or "
     "without; Window(size=2) is neither",
-    "softmax decay": "ValueError: a decay multiplies the similarities of Kernel; "
+    "softmax decay": "QuerykeyError: a decay multiplies the similarities of Kernel; "
     "Softmax(scale=None, softcap=None) has no use for it",
     "empty": "BackendError: there is nothing to compute: a size of this rank's part is 0",
-    "numpy": "TypeError: a sequence over ranks takes torch tensors; q is a ndarray",
+    "numpy": "WrongTypeError: a sequence over ranks takes torch tensors; q is a ndarray",
 }
 
 
@@ -155,7 +155,7 @@ def test_all_ranks_refuse_and_say_why(results, name):
     told = [result["refusals"][name] for result in results]
     for rank, text in enumerate(told):
         if name == "decay" and rank == 2:
-            assert text.startswith("ValueError: decay is the logarithm of a gate")
+            assert text.startswith("QuerykeyError: decay is the logarithm of a gate")
             assert "got 0.5 at (1, 2)" in text
         else:
             assert text.startswith(REFUSALS[name])
@@ -171,7 +171,7 @@ def test_ranks_that_do_not_fit_are_shown_side_by_side(results):
         "  rank 2: q (2, 4, 4)",
         "  rank 3: q (2, 3, 4)",
     ]
-    assert "rank 2: ValueError: decay is the log" in results[0]["refusals"]["decay"]
+    assert "rank 2: QuerykeyError: decay is the log" in results[0]["refusals"]["decay"]
     line = results[0]["refusals"]["gradients"].splitlines()[3]
     assert line == (
         "  rank 2: q (2, 3, 4), k (2, 3, 4), v (2, 3, 4), torch.float64, Softmax(scale=None, "

@@ -79,6 +79,13 @@ CASES = {
         qk.array("b", "t", 8),
         {"b": 2, "t": 13},
     ),
+    "norms and gates": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 24), nn.GLU(), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 5)
+        ),
+        qk.array("b", "t", 6),
+        {"b": 5, "t": 7},
+    ),
     "a loop": (lambda: nn.RNN(6, 7, batch_first=True), qk.array("b", "t", 6), {"b": 3, "t": 9}),
 }  # fmt: skip
 

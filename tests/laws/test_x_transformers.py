@@ -72,4 +72,4 @@ def test_shifted_tokens_read_left_padding():
     finding = check(language_model(shift_tokens=1)).law("padding.left")
     assert finding.verdict == "violated"
     assert finding.source is not None
-    assert finding.source.startswith("Decoder")
+    assert finding.source.startswith("ShiftTokens")

@@ -30,6 +30,7 @@ __all__ = [
 HAS_TRITON = find_spec("triton") is not None
 MOST_HEADS = 65535  # programs along the second axis of a GPU's grid
 DECODED = (torch.bfloat16, torch.float16, torch.float32)  # dtypes of single tokens
+PACKED = 64  # entries of keys and values among documents: larger heads were not run on a GPU yet
 LONG = 256  # new tokens from which the kernels are quicker than the equation, if not one alone
 computes: type[Mechanism] = Kernel
 beaten = "it serves, but {taken} is faster here; ask for it by name"
@@ -59,8 +60,10 @@ def refusal(request: Request[Kernel]) -> str | None:
     if (request.causal or request.others) and not ordered:
         name = "Causal()" if request.causal else "Documents(...)"
         return f"with {name} it takes as many queries as keys, the first at position 0"
-    if max(request.call.key_dim, request.v.shape[-1]) > SIZES[-1]:
-        return f"it takes keys and values of at most {SIZES[-1]} entries"
+    most = PACKED if request.others else SIZES[-1]
+    if max(request.call.key_dim, request.v.shape[-1]) > most:
+        where = ", with Documents(...)" if request.others else ""
+        return f"it takes keys and values of at most {most} entries{where}"
     if request.v.shape[-1] == 0:
         return "there is nothing to compute"
     tensors = (request.q, request.k, request.v, request.decay)
