@@ -33,7 +33,7 @@ class Layer(nn.Module):
         return x + scores.softmax(-1) @ x
 
 def leaky():
-    return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(1))
+    return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(1), nn.Linear(16, 40))
 
 class Inverse(nn.Module):
     def forward(self, x):

@@ -68,8 +68,11 @@ def test_an_image_is_given_as_an_example():
 
 
 def test_shifted_tokens_read_left_padding():
-    """The feedforward's shift is not handed the mask that the attention's is."""
+    """The shift before a feedforward is not handed the mask that the one before attention is.
+
+    `ShiftTokens` hides padding where it is told of it, so the fault is its caller's.
+    """
     finding = check(language_model(shift_tokens=1)).law("padding.left")
     assert finding.verdict == "violated"
     assert finding.source is not None
-    assert finding.source.startswith("ShiftTokens")
+    assert finding.source.startswith("Decoder")

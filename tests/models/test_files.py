@@ -122,7 +122,10 @@ BROKEN = {
         lie_in_the_index,
         r"model-\S+: tensor `transformer.ln_f.weight` is missing, which model\S+ says is here",
     ),
-    "index that reaches out": (reach_out, r"is outside the folder; a shard is named by its file alone"),
+    "index that reaches out": (
+        reach_out,
+        r"is outside the folder; a shard is named by its file alone",
+    ),
     "index of nothing": (empty_the_index, r"index.json: there are no tensors in it"),
     "file of nothing": (
         lambda f: save_file({}, f / "model.safetensors"),

@@ -356,7 +356,9 @@ def test_scores_that_stop_being_numbers_are_told_when_a_token_is_drawn():
     """Positions beyond the prompt's are not numbers: the prompt is answered, and nothing else."""
     model = build(presets.gpt(vocabulary=256))
     torch.nn.init.constant_(model.embed.positions.weight[2:], torch.nan)
-    with pytest.raises(ValueError, match="scores became NaN or infinite, so no token can be chosen"):
+    with pytest.raises(
+        ValueError, match="scores became NaN or infinite, so no token can be chosen"
+    ):
         qk.generate(model, torch.tensor([[1, 2]]), temperature=1.0)
 
 

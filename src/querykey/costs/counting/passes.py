@@ -114,10 +114,13 @@ class _Step(nn.Module):
             self._generate(args, kwargs)
             return
         out = self.model(*args, **kwargs)
-        loss = _loss(out, self.options, self.trace)
+        loss = _loss(out, self.options)
         if self.options.backward:
             self.trace.phase = BACKWARD
-            loss.backward()
+            self.trace.counting = False  # what stands in for a loss is not the model's own work
+            gradient = torch.ones_like(loss)
+            self.trace.counting = True
+            loss.backward(gradient)
 
     def _generate(self, args: Any, kwargs: Any) -> None:
         """Count a prompt, or one new token after it; the state is that after the prompt."""
@@ -136,7 +139,8 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return math.prod(sizes) * tensor.element_size() if sizes else 0
 
 
-def _loss(out: Any, options: PassOptions, trace: Trace) -> torch.Tensor:
+def _loss(out: Any, options: PassOptions) -> torch.Tensor:
+    """Return the loss; without one the output, which then gets a gradient as any loss gives it."""
     if options.loss is not None:
         loss = options.loss(out)
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
@@ -144,7 +148,7 @@ def _loss(out: Any, options: PassOptions, trace: Trace) -> torch.Tensor:
         return loss
     first = next(floating(out), None)
     if first is None:
-        raise CostError("the model returned no floating tensor whose sum could be the loss")
+        raise CostError("the model returned no floating tensor that a loss could be made of")
     if not options.backward:
         return first  # nothing uses a loss
     if not first.requires_grad:
@@ -152,7 +156,4 @@ def _loss(out: Any, options: PassOptions, trace: Trace) -> torch.Tensor:
             "the first floating output does not depend on any trainable weight; "
             "give a loss, or backward=False"
         )
-    trace.counting = False  # the sum stands in for a loss and is not the model's own work
-    loss = first.sum()
-    trace.counting = True
-    return loss
+    return first
