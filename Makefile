@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# A process to a core; the tests of a file stay together, as they share what took long to make.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 # A file or two of each room: what breaks first when something breaks.
 SMOKE := tests/house tests/test_readme.py tests/test_shapes.py tests/show tests/targets/test_build.py tests/nn \
   tests/ag/test_document.py tests/ag/test_slices.py tests/models/test_text.py tests/costs/test_polynomial.py \
@@ -26,10 +28,10 @@ demo: $(READY)  ## show in a few seconds what querykey does
 	@$(BIN)/qk demo
 
 test: $(READY)  ## the whole suite
-	@$(BIN)/python -m pytest -m "not full"
+	@$(BIN)/python -m pytest -m "not full" $(SIDE_BY_SIDE)
 
 test-full: $(READY)  ## the suite and what takes longer than everyone should wait
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 smoke: $(READY)  ## a few fast tests of every room, under 20 seconds
 	@$(BIN)/python -m pytest -m "not slow and not full" $(SMOKE)
