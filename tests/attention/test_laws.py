@@ -199,7 +199,10 @@ def test_weights_are_shares(mechanism, mask):
     assert not found[~sees].any()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: str(mechanism).split(" at ")[0])
+BEFORE_ADDRESS = " at "  # a function is shown with where it is, another place in every process
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: str(m).split(BEFORE_ADDRESS)[0])
 def test_gradients_against_finite_differences(mechanism):
     q, k, v, _ = draw(4)
     mask = Causal() & Padding(REAL)
