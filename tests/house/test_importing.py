@@ -43,4 +43,6 @@ def test_importing_is_quick_and_loads_nothing_heavy():
 
 
 def test_help_is_quick():
-    assert cpu_seconds([QK, "--help"]) < 0.3
+    """Seconds differ between machines by two: what is bounded is how much of them is our own."""
+    libraries = cpu_seconds([sys.executable, "-c", "import cyclopts, rich.markdown"])
+    assert cpu_seconds([QK, "--help"]) < 1.5 * libraries
