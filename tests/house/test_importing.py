@@ -43,6 +43,6 @@ def test_importing_is_quick_and_loads_nothing_heavy():
 
 
 def test_help_is_quick():
-    """Seconds differ between machines by two: what is bounded is how much of them is our own."""
+    """Our own part takes no longer than the libraries: in seconds, machines differ too much."""
     libraries = cpu_seconds([sys.executable, "-c", "import cyclopts, rich.markdown"])
-    assert cpu_seconds([QK, "--help"]) < 1.5 * libraries
+    assert cpu_seconds([QK, "--help"]) < 2 * libraries
