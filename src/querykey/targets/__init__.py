@@ -9,6 +9,7 @@ A name that cannot be built raises a TargetError, which says in one sentence wha
 
 from querykey.targets.describe import count_parameters, describe
 from querykey.targets.errors import TargetError
+from querykey.targets.factories import seeded_outside_torch
 from querykey.targets.folders import save_pretrained
 from querykey.targets.generation import generates, greedy
 from querykey.targets.guessing import find_inputs
@@ -41,6 +42,7 @@ __all__ = [
     "quiet",
     "rebuilt",
     "save_pretrained",
+    "seeded_outside_torch",
     "stated_inputs",
     "uncompiled",
 ]

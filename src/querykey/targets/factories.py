@@ -64,17 +64,23 @@ def module_of(made: Any) -> nn.Module | None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw the random numbers of torch, NumPy and Python from a seed inside this context."""
-    before, numpy_before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), seeded_outside_torch(seed):
         # torch.manual_seed also notes, slowly, what devices that were never used must do.
         torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before)
-            np.random.set_state(numpy_before)
+        yield
+
+
+@contextmanager
+def seeded_outside_torch(seed: int) -> Iterator[None]:
+    """Draw the random numbers of NumPy and Python from a seed inside this context."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:

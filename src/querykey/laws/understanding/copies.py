@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +19,7 @@ from querykey.laws.run import PLAIN, Inputs, Setting
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_in, randomise, shake
 from querykey.laws.understanding.snapshot import Snapshot
+from querykey.targets import seeded_outside_torch
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,8 @@ class ModelCopies:
             if devices:
                 torch.cuda.manual_seed(seed)
             if setting.train:
-                stack.enter_context(_seeded(seed))
+                # some models drop layers by these
+                stack.enter_context(seeded_outside_torch(seed))
             stack.enter_context(attention(model, setting.attention))
             if not conditions.bare:
                 wide = self.recipe.wide
@@ -141,19 +141,6 @@ class ModelCopies:
             elif all(p.dtype is torch.float64 for p in model.parameters() if p.is_floating_point()):
                 stack.enter_context(new_tensors_in(torch.float64))
             yield
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed Python's and NumPy's random numbers, too: some models drop layers by them."""
-    before, numpy_before = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(numpy_before)
 
 
 @contextmanager
