@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from querykey.laws import Subject as Subject
     from querykey.laws import check as check
     from querykey.laws import check_all as check_all
+    from querykey.laws import check_training as check_training
     from querykey.models import generate as generate
     from querykey.models import probe as probe
     from querykey.shapes import ShapeError as ShapeError
@@ -60,7 +61,7 @@ _NAMES = {
     "backends": "attend explain extend",
     "costs": "CostError array cost images tokens",
     "errors": "QuerykeyError",
-    "laws": "Report Subject check check_all",
+    "laws": "Report Subject check check_all check_training",
     "models": "generate probe",
     "shapes": "ShapeError",
 }

@@ -155,11 +155,11 @@ def laws(name: str = "", /) -> int:
         Only this law, or those that begin so, as in `qk laws causality`: each in full.
     """
     with _status("loading the laws"):
-        from querykey.laws import LAWS, in_full, laws_named, terminal_table
+        from querykey.laws import LAWS, TRAINING_LAWS, described, terminal_table
     if name:
-        _say("\n\n".join(in_full(law) for law in laws_named(name)))
+        _say(described(name))
     else:
-        _print(terminal_table(LAWS))
+        _print(terminal_table((*LAWS, *TRAINING_LAWS)))
     return 0
 
 

@@ -30,7 +30,7 @@ def last_line(error: BaseException, longest: int | None = None) -> str:
 
 def raised(error: BaseException, longest: int | None = None) -> str:
     """Return an exception in a line, with the last line of the user's own code that it left."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
     if not frames:
         return last_line(error, longest)
     last = frames[-1]
@@ -53,7 +53,7 @@ def short_path(file: str) -> str:
         return parts[-1] if parts else file
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     """Return whether a file is the user's: not ours, not Python's, and not an installed one."""
     others = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
     foreign = any(file.startswith(folder + os.sep) for folder in others)

@@ -62,6 +62,18 @@ def linear() -> torch.nn.Module:
     return torch.nn.Linear(3, 2)
 
 
+def sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD(linear().parameters(), lr=0.1)
+
+
+def training_loop() -> None:
+    model, optimizer = linear(), sgd()
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(array(5, 3)).square().mean().backward()
+        optimizer.step()
+
+
 SPECS = {"mechanism": qk.Softmax(), "mask": qk.Causal(), "start": 0}
 KERNEL = qk.Kernel(qk.Quadratic())
 DECAY = {"mechanism": KERNEL, "mask": qk.Causal(), "decay": -array(2, 2, 5).abs()}
@@ -126,6 +138,10 @@ GOOD: dict[str, Callable[[], Good]] = {
     "cost": lambda: (qk.cost, {"model": linear(), "inputs": qk.array("n", 3)}),
     "check": lambda: (qk.check, {"model": linear(), "laws": ["purity"], "seed": 0}),
     "check_all": lambda: (qk.check_all, {"targets": []}),
+    "check_training": lambda: (
+        lambda run, model, optimizer: qk.check_training(run, model=model, optimizer=optimizer),
+        {"run": training_loop, "model": linear(), "optimizer": sgd()},
+    ),
     "Report": lambda: (qk.Report, {"target": "a", "kind": "decoder", "laws": []}),
     "Subject": lambda: (qk.Subject, {"forward": linear()}),
     "generate": lambda: (

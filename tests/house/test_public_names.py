@@ -48,6 +48,7 @@ CALLS = {
     "Subject": "f(print).causal is None",
     "check": "f(__import__('torch').nn.Linear(3, 2), laws=['purity']).violations == []",
     "check_all": "f([]) == []",
+    "check_training": "f(lambda: None).kind == 'training'",
     "generate": (
         "f(qk.models.build(qk.models.preset('gpt')), __import__('torch').tensor([[1, 2]]), "
         "max_new_tokens=3).shape == (1, 5)"

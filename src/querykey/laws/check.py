@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,12 +21,14 @@ from querykey.laws.report import Report, versions
 from querykey.laws.run import PLAIN
 from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject
+from querykey.laws.training.law import TrainingLaw
 from querykey.laws.understanding.inputs import UnfitError
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
 from querykey.words import suggest, traceback_of
 
+Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
 
 
@@ -146,15 +148,26 @@ def choose(laws: Iterable[str | Law] | None) -> list[Law]:
 
 def laws_named(name: str) -> list[Law]:
     """Return the laws of this name, pattern, or beginning of names; at least one."""
-    laws = [
+    if name.startswith("training"):
+        raise BadChoiceError(
+            f"`{name}` names laws of training loops; querykey.check_training(run) tries them, or "
+            f"`qk check --training file.py:run`"
+        )
+    return named(name, LAWS)
+
+
+def named(name: str, laws: Iterable[Named]) -> list[Named]:
+    """Return those of some laws that have this name, or match it, or begin so; at least one."""
+    laws = list(laws)
+    chosen = [
         law
-        for law in LAWS
+        for law in laws
         if fnmatch.fnmatchcase(law.name, name) or (name and law.name.startswith(name))
     ]
-    if not laws:
-        names = [law.name for law in LAWS]
+    if not chosen:
+        names = [law.name for law in laws]
         raise BadChoiceError(f"no law is called `{name}`{suggest(name, names)}")
-    return laws
+    return chosen
 
 
 def _findings(runner: Runner, laws: list[Law], weights: str) -> Iterable[Finding]:

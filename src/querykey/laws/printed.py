@@ -104,6 +104,8 @@ def causes(broken: Iterable[Finding]) -> list[list[Finding]]:
     for finding in broken:
         family = finding.law.partition(".")[0]
         subject = FAMILIES.get(family, family) if finding.module in ROOTS else ""
+        if family == "training":  # each of these laws has a cause of its own
+            subject = finding.law
         groups.setdefault((finding.module, finding.source, subject), []).append(finding)
     return list(groups.values())
 

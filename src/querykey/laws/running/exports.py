@@ -12,6 +12,7 @@ from querykey.laws.catalogue.table import LAWS
 from querykey.laws.finding import Finding
 from querykey.laws.printed import explained
 from querykey.laws.report import Report, installed
+from querykey.laws.training.table import TRAINING_LAWS
 
 Known = Collection[tuple[str, str]]  # (target, law) pairs that a baseline knows to be broken
 FAILED = ("error", "timeout")
@@ -103,7 +104,7 @@ def as_sarif(reports: Iterable[Report], known: Known = ()) -> str:
 
 def _rules(reports: Iterable[Report]) -> Iterator[dict[str, Any]]:
     """Yield every law of the reports as a rule."""
-    laws = {law.name: law for law in LAWS}
+    laws = {law.name: law for law in (*LAWS, *TRAINING_LAWS)}
     for name in dict.fromkeys(f.law for report in reports for f in report.laws):
         if law := laws.get(name):
             words = f"{law.why} {law.how}"

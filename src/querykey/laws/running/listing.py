@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from querykey.laws.catalogue.table import LAWS
+from querykey.laws.check import named
 from querykey.laws.law import Law
+from querykey.laws.training.law import TrainingLaw
+from querykey.laws.training.table import TRAINING_LAWS
 from querykey.show import table
 
+AnyLaw = Law | TrainingLaw
 COLUMNS = ("law", "what must hold", "why it matters", "how it is tried")
 
 
-def terminal_table(laws: Iterable[Law]) -> Any:
+def described(name: str) -> str:
+    """Return every law of this name, or that begins so, in full: of models and of training."""
+    return "\n\n".join(in_full(law) for law in named(name, (*LAWS, *TRAINING_LAWS)))
+
+
+def terminal_table(laws: Iterable[AnyLaw]) -> Any:
     """Return a table of the laws for a terminal."""
     return table(COLUMNS, [_row(law) for law in laws])
 
 
-def in_full(law: Law) -> str:
+def in_full(law: AnyLaw) -> str:
     """Return one law as lines of text: its name, what it says, why it matters, how it is tried."""
     return f"{law.name}\n  says: {law.says}\n  why:  {law.why}\n  how:  {law.how}"
 
 
-def markdown_table(laws: Iterable[Law]) -> str:
+def markdown_table(laws: Iterable[AnyLaw]) -> str:
     """Return a table of the laws in Markdown."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, laws)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
-def _row(law: Law) -> tuple[str, str, str, str]:
+def _row(law: AnyLaw) -> tuple[str, str, str, str]:
     return law.name, law.says, law.why, law.how
