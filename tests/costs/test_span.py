@@ -1,10 +1,13 @@
 """Parallel depth: the results of a course's problems, and chains counted by hand."""
 
 import pytest
+import sympy
 import torch
 from torch import nn
 
 import querykey as qk
+from querykey.costs.counting.depths import ceil_log2
+from querykey.costs.formulas.order import order_of
 
 
 class Weights(nn.Module):
@@ -45,6 +48,35 @@ def test_a_layer_takes_the_logarithms_of_tokens_and_features():
 
 def test_two_dimensions_take_the_logarithm_of_their_product():
     assert str(heads("X", "Y").span) == "ceil_log2(J) + ceil_log2(U) + 3*ceil_log2(X*Y) + 6"
+
+
+def test_orders_are_those_that_the_document_gives():
+    """Document 002: 1 (a) and (b), and 2 (b); U is less than J there."""
+    softmax = qk.cost(Weights(), (qk.array("K", "T", "U"), qk.array("K", "T", "U")), backward=False)
+    assert str(softmax.order("span")) == "O(log T + log U)"
+    assert softmax.order("span").theta == "Theta(log T + log U)"
+    assert str(softmax.order("span", serial=["U"])) == "O(U + log T)"
+    assert str(softmax.at(U=64).order("span")) == "O(log T)"
+    assert str(softmax.at(U=64, T=5).order("span")) == "O(1)"
+    layer, narrow = heads("T"), {"U": "<= J"}
+    assert str(layer.order("span")) == "O(log T + log J + log U)"
+    assert str(layer.order("span", given=narrow)) == "O(log T + log J) where U <= J"
+    serial = layer.order("span", given=narrow, serial=["J", "U"])
+    assert str(serial) == "O(J + log T) where U <= J"
+    assert str(layer.order("span", serial=["J", "U", "T"])) == "O(U + J + T)"
+    grid = heads("X", "Y").order("span", given=narrow)
+    assert str(grid) == "O(log(X Y) + log J) where U <= J"
+
+
+def test_what_outgrows_a_logarithm_is_left_alone():
+    n, d = sympy.symbols("n d")
+    orders = {
+        n + ceil_log2(n * d): "O(n + log d)",
+        ceil_log2(n) + ceil_log2(n * d) + 9: "O(log(n d))",
+        sympy.Max(4 + ceil_log2(d), ceil_log2(7 * n) + 2): "O(log n + log d)",
+        ceil_log2(sympy.ceiling(n / 64) * 3 + 1) + 5: "O(log n)",
+    }
+    assert {str(order_of(value, ["n", "d"])) for value in orders} == set(orders.values())
 
 
 CHAINS = {

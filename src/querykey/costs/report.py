@@ -123,13 +123,22 @@ class CostReport(CostValues):
         state = None if self.state is None else put.value(self.state)
         return replace(self, modules=modules, symbols=left, sizes=all_sizes, state=state)
 
-    def order(self, name: str = "flops.forward", given: Mapping[str, Any] | None = None) -> Order:
-        """Return the order of a value as its sizes grow; `given` relates sizes: {"d": "h*k"}."""
-        value = self[name]
+    def order(
+        self,
+        name: str = "flops.forward",
+        given: Mapping[str, Any] | None = None,
+        serial: Collection[str] = (),
+    ) -> Order:
+        """Return the order of a value as its sizes grow, such as O(batch seq^2).
+
+        `given` relates sizes: {"d": "h*k"}, or bounds one: {"u": "<= d"}. In the order of `span`
+        sums over the sizes in `serial` are serial, and others trees.
+        """
+        if serial and name != "span":
+            raise CostError(f"sums are serial or trees in `span` alone, not in `{name}`")
+        value = self.span_with(serial) if serial else self[name]
         if isinstance(value, str):
             raise CostError(f"`{name}`: {value}")
-        if name == "span":
-            raise CostError("`span` is in ceil_log2, which no power of a size bounds from below")
         return order_of(value, list(self.symbols), given)
 
     def compare(
