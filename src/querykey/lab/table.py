@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "orthonormal": "querykey.lab.experiments.orthonormal",
     "argmax": "querykey.lab.experiments.argmax",
     "crossover": "querykey.lab.experiments.crossover",
+    "accumulation": "querykey.lab.experiments.accumulation",
 }
 
 

@@ -7,18 +7,22 @@ A run is a folder: its config, a log of JSON lines, checkpoints, and what it ran
 """
 
 from querykey.train.command import listing, summary, train_command
-from querykey.train.config import ConfigError, TrainConfig, read_config
+from querykey.train.config import ConfigError, DataConfig, TrainConfig, read_config
+from querykey.train.data.images import load_digits, load_mnist
 from querykey.train.loop import Progress, Result, Trainer, TrainError
 from querykey.train.run import run
 
 __all__ = [
     "ConfigError",
+    "DataConfig",
     "Progress",
     "Result",
     "TrainConfig",
     "TrainError",
     "Trainer",
     "listing",
+    "load_digits",
+    "load_mnist",
     "read_config",
     "run",
     "summary",
