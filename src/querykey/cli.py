@@ -170,6 +170,7 @@ def cost(
     *field: str,
     input: tuple[str, ...] = (),
     at: str = "",
+    over: str = "",
     attention: str = "flash",
     phase: str = "train",
     json: bool = False,
@@ -190,6 +191,9 @@ def cost(
         ids=tokens(batch,seq), x=array(n,64), images(batch,3,32,32). Repeat it for every argument.
     at
         Put these sizes into the formulas, as in batch=8,seq=1024.
+    over
+        Keep fields of the configuration, or arguments of the factory or preset, as names in the
+        formulas: hidden_size,num_hidden_layers.
     attention
         How scaled_dot_product_attention is counted: flash (one fused operation) or math.
     phase
@@ -202,7 +206,7 @@ def cost(
     with _status(f"deriving the cost of {target}"), _prints_aside():
         from querykey.costs import cost_of_target, tables, write_page
 
-        report = cost_of_target(target, field, input, at, attention, phase)
+        report = cost_of_target(target, field, input, at, attention, phase, over)
         # What is derived when it is first asked for runs the model too.
         if html:
             write_page(report, target, html)

@@ -19,16 +19,14 @@ def test_any_polynomial_is_found_from_values_alone(terms):
         return {"all": sum(c * x**a * y**b * z**e for (a, b, e), c in terms.items())}
 
     fit = Fitter(evaluate, "xyz", {name: range(2, 12) for name in "xyz"}).fit()
-    found = dict(zip(fit.powers, fit.coefficients["all"], strict=True))
-    assert {powers: c for powers, c in found.items() if c} == terms
+    assert fit.coefficients["all"] == terms
     assert fit.held_out >= 2
 
 
 def test_a_size_below_the_line():
     values = {"d": [24, 48, 72, 96, 120], "h": [1, 2, 3, 4, 6, 8]}
     fit = Fitter(lambda at: {"k": 3 * at["d"] // at["h"] + at["h"]}, "dh", values).fit()
-    found = dict(zip(fit.powers, fit.coefficients["k"], strict=True))
-    assert found == {(1, -1): 3, (0, 1): 1}
+    assert fit.coefficients["k"] == {(1, -1): 3, (0, 1): 1}
 
 
 @pytest.mark.parametrize("count", [lambda t: min(t, 6), lambda t: -(-t // 8), lambda t: 2**t])

@@ -9,10 +9,11 @@ from typing import Any
 from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError, OutsideError, parse
 from querykey.costs.measure import cost
 from querykey.costs.measured_model import refuse_lazy
+from querykey.costs.over import first_values
 from querykey.costs.render import page
 from querykey.costs.report import CostReport
 from querykey.show import write_file
-from querykey.targets import Input, Target, outline, parse_fields
+from querykey.targets import Input, Target, outline, parse_fields, source_of
 
 DIGITS = 18  # no axis of a tensor needs more
 
@@ -24,12 +25,17 @@ def cost_of_target(
     at: str = "",
     attention: str = "flash",
     phase: str = "train",
+    over: str = "",
 ) -> CostReport:
     """Build a target at its own size and return its report, at the sizes in `at` if there are any.
 
-    `fields` set what its configuration or its factory leaves open, as in `hidden_size=8192`.
+    `fields` set what its configuration or its factory leaves open, as in `hidden_size=8192`, and
+    those that `over` names, separated by commas, stay free.
     """
     sizes = parse_sizes(at)
+    if over:
+        report = _over_fields(name, fields, inputs, parse_names(over), attention, phase)
+        return report.at(**sizes) if sizes else report
     target = outline(name, parse_fields(fields))
     refuse_lazy(target.model)
     named = parse_inputs(inputs) if inputs else inputs_of(target)
@@ -47,6 +53,28 @@ def cost_of_target(
         return report.at(**sizes) if sizes else report
     except OutsideError as error:  # a formula that holds there was looked for above
         raise CostError(f"{error.fact}, and the model has none there") from None
+
+
+def _over_fields(
+    name: str,
+    fields: Sequence[str],
+    inputs: Sequence[str],
+    over: list[str],
+    attention: str,
+    phase: str,
+) -> CostReport:
+    """Return the report in fields of the target's configuration, or arguments of its factory."""
+    values = parse_fields(fields)
+    for field in set(over) & {*values}:
+        raise CostError(f"`{field}` is set and kept free too; leave out {field}={values[field]}")
+    source = source_of(name, values)
+    if inputs:
+        named = parse_inputs(inputs)
+    else:
+        named = inputs_of(outline(name, {**values, **first_values(over, source)}))
+    report = cost(source, named, attention=attention, phase=phase, over=over)
+    report.settings["target"] = " ".join([name, *fields])
+    return report
 
 
 def _cost(
@@ -77,6 +105,17 @@ def parse_inputs(texts: Sequence[str]) -> Any:
     if None in names:
         raise CostError("give every input a name, or none of them")
     return {str(name): named for name, named in pairs}
+
+
+def parse_names(text: str) -> list[str]:
+    """Return the names in a text such as `hidden_size,num_hidden_layers`."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise CostError(
+                f"--over: `{name}` is no field; write FIELD,FIELD, as in hidden_size,vocab_size"
+            )
+    return names
 
 
 def parse_sizes(text: str) -> dict[str, int]:

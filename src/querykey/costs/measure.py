@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,21 +14,21 @@ from querykey.costs.counting.fused_attention import ATTENTION
 from querykey.costs.counting.passes import PassOptions
 from querykey.costs.counting.phases import PHASES
 from querykey.costs.formulas.checking import check, check_at_one, widen
-from querykey.costs.formulas.concrete import ConcreteCounter, FoldedError
+from querykey.costs.formulas.concrete import FoldedError
 from querykey.costs.formulas.extrapolation import Extrapolation
+from querykey.costs.formulas.fields import confirm, in_fields
 from querykey.costs.formulas.formula_set import (
     DisagreeError,
     FormulaSet,
     RefusedError,
     compare_engines,
-    listed,
 )
 from querykey.costs.formulas.interpolation import interpolated
 from querykey.costs.formulas.symbolic import symbolic
 from querykey.costs.formulas.validity import Validity
-from querykey.costs.inputs import CostError, Inputs
+from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.measured_model import MeasuredModel
-from querykey.costs.over import builder_over, relations, values_over
+from querykey.costs.over import builder_over, own_values, values_over
 from querykey.costs.report import CostReport, make_report
 from querykey.words import suggest
 
@@ -73,18 +72,13 @@ def cost(
     _one_of("attention", attention, ATTENTION)
     _one_of("engine", engine, ENGINES)
     _one_of("phase", phase, PHASES)
-    if over is not None:
-        sizes = {**values_over(over, model), **(sizes or {})}
-        build = builder_over(model, over)
-        measured = MeasuredModel(build, Inputs.of(inputs), sizes, near or {})
-    else:
-        measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
     train = phase == "train"
     options = PassOptions(
         backward and train, attention, loss, dict(formulas or {}), graph=train, phase=phase
     )
     if over is not None:
-        return make_report(measured, _of_fields(measured, options, over), options)
+        return _over(model, inputs, over, sizes or {}, options)
+    measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
     if measured.hyper:
         return make_report(measured, _of_builder(measured, options), options)
     return make_report(measured, _of_model(measured, options, engine), options)
@@ -129,35 +123,31 @@ def _of_builder(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
     return formulas
 
 
-def _of_fields(measured: MeasuredModel, options: PassOptions, over: Sequence[str]) -> FormulaSet:
-    """Derive formulas in fields of a configuration, and count at sizes away from the fit."""
-    formulas = _folded_if_needed(measured, options)
-    counter = ConcreteCounter(measured, options)
-
-    def holds(fields: Mapping[str, int]) -> bool:
-        point = {**measured.base(), **fields}
+def _over(
+    model: nn.Module | Callable[..., nn.Module],
+    inputs: Any,
+    over: Sequence[str],
+    sizes: Mapping[str, int | Sequence[int]],
+    options: PassOptions,
+) -> CostReport:
+    """Return the report in fields of a configuration, or in arguments of a builder."""
+    build = builder_over(model, over)
+    refusals: list[CostError] = []
+    for values in values_over(over, model):
         try:
-            return not formulas.difference(counter(point), point)
-        except CostError:
-            return False
-
-    divisions = relations(over, holds)
-    inputs = [name for name in measured.names if name not in measured.hyper]
-    least = {**{name: min(measured.values[name]) for name in measured.names}}
-    least |= {name: 2 for name in inputs if holds({name: 2})}
-    least |= {name: 1 for name in measured.hyper if holds({name: 1})}
-    beyond = {n: max(v) + math.lcm(*v) for n, v in measured.values.items() if n in measured.hyper}
-    most = {
-        name: max(measured.values[name]) for name, size in beyond.items() if not holds({name: size})
-    }
-    formulas.valid = (
-        Validity(tuple(divisions)).also(Validity.least(least)).also(Validity.most(most))
-    )
-    point = {n: v[1] for n, v in measured.values.items()} | dict.fromkeys(inputs, 61)
-    if not holds(point):
-        raise RefusedError(f"the formula does not hold at {listed(point)}, away from its fit")
-    formulas.notes.append(f"checked by counting at {listed(point)}")
-    return formulas
+            measured = MeasuredModel(build, Inputs.of(inputs), {**values, **sizes}, {})
+            for derive in (in_fields, _folded_if_needed):
+                try:
+                    formulas = derive(measured, options)
+                    confirm(measured, options, formulas, own_values(model, over))
+                    return make_report(measured, formulas, options)
+                except RefusedError as refusal:
+                    refusals.append(refusal)
+        except NoBackwardError:
+            raise
+        except CostError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _by_counts(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> FormulaSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -103,6 +104,13 @@ class MeasuredModel:
         if key not in self._models:
             self._models[key] = _build(self.source, dict(zip(self.hyper, key, strict=True)))
         return self._models[key]
+
+    def at(self, fields: Mapping[str, int]) -> MeasuredModel:
+        """Return the same with the builder's sizes fixed, as the first choice."""
+        other = copy(self)
+        other.near = {**self.near, **fields}
+        other.picked = dict(self.picked)
+        return other
 
     def fold(self, path: str) -> str:
         """Return a module's path, with `*` for its numbers where their range is not fixed."""

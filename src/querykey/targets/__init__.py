@@ -17,6 +17,7 @@ from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input, stated_inputs
 from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
 from querykey.targets.outlines import field_of, outline, parse_fields, rebuilt
+from querykey.targets.sources import source_of
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import floating, quiet
 
@@ -43,6 +44,7 @@ __all__ = [
     "rebuilt",
     "save_pretrained",
     "seeded_outside_torch",
+    "source_of",
     "stated_inputs",
     "uncompiled",
 ]

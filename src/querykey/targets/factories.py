@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,41 @@ def seeded_outside_torch(seed: int) -> Iterator[None]:
         np.random.set_state(numpy_before)
 
 
+def factory_at(name: str, where: str) -> Callable[..., nn.Module]:
+    """Return the callable at `where` as a function of its arguments that returns a module."""
+    source, _, attribute = where.rpartition(":")
+    with _neighbours(source) if source.endswith(".py") else nullcontext(), seeded(0):
+        factory = _attribute(name, source, attribute)
+    if isinstance(factory, nn.Module):
+        raise TargetError(f"`{name}` is a model, which takes no arguments")
+
+    @wraps(factory)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        with seeded(0):
+            made = factory(*args, **kwargs)
+        return module_of(made) or made
+
+    return build
+
+
 def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:
     """Return the callable that a source has under a name and that needs only `given` arguments."""
+    factory = _attribute(name, source, attribute)
+    if isinstance(factory, nn.Module):  # the file has built the model; calling it would run it
+        if given:
+            raise TargetError(f"`{name}` is a model, which takes no arguments: {', '.join(given)}")
+        return lambda: factory
+    missing = [argument for argument in _required(factory) if argument.strip("`") not in given]
+    if missing:
+        raise TargetError(
+            f"`{name}`: `{attribute}` needs {', '.join(missing)}; a factory takes no arguments "
+            "(wrap it in a function that gives them)"
+        )
+    return factory
+
+
+def _attribute(name: str, source: str, attribute: str) -> Any:
+    """Return the callable, or the model, that a source has under a name."""
     try:
         module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
     except FileNotFoundError as error:
@@ -98,20 +132,10 @@ def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> C
         hint = suggest(attribute, callables)
         raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{hint}")
     factory = getattr(module, attribute)
-    if isinstance(factory, nn.Module):  # the file has built the model; calling it would run it
-        if given:
-            raise TargetError(f"`{name}` is a model, which takes no arguments: {', '.join(given)}")
-        return lambda: factory
     if not callable(factory):
         kind = type(factory).__name__
         raise TargetError(
             f"`{name}`: `{attribute}` is a {kind}, not a callable that returns a torch.nn.Module"
-        )
-    missing = [argument for argument in _required(factory) if argument.strip("`") not in given]
-    if missing:
-        raise TargetError(
-            f"`{name}`: `{attribute}` needs {', '.join(missing)}; a factory takes no arguments "
-            "(wrap it in a function that gives them)"
         )
     return factory
 

@@ -14,8 +14,9 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def outline(name: str, fields: Fields | None = None) -> Target:
     name, fields = name.strip(), dict(fields or {})
     if name.startswith("hf:"):
         kind, built = "hf", _of_architecture(name, fields)
-    elif (file := _config_file(name)) is not None:
+    elif (file := config_file(name)) is not None:
         kind, built = "config", _of_file(name, file, fields)
     elif not fields:
         return build(name)
@@ -121,7 +122,7 @@ def _set_fields(config: Any) -> list[str]:
     return [n for n in fields if getattr(config, n, None) != getattr(fresh, n, None)]
 
 
-def _config_file(name: str) -> Path | None:
+def config_file(name: str) -> Path | None:
     """Return the configuration that a file or folder of Hugging Face's names, if it is one."""
     path = Path(name)
     try:
@@ -169,18 +170,28 @@ def _of_file(name: str, file: Path, fields: Fields) -> Outline:
 
 
 def _of_preset(name: str, fields: Fields) -> Outline:
+    try:
+        model = maker_of_preset(name)(**fields)
+    except (TypeError, ValueError) as error:
+        raise TargetError(f"preset `{name}`: {last_line(error, 300)}") from error
+    inputs, note = find_inputs(model)
+    return model, inputs, note
+
+
+def maker_of_preset(name: str) -> Callable[..., nn.Module]:
+    """Return a function of a preset's sizes that builds its model."""
     from querykey.models import PRESETS as OF_MODELS  # our models are imported when one is built
     from querykey.models import build as build_model
     from querykey.models import preset
 
     if name not in OF_MODELS:
         raise TargetError(f"the preset `{name}` has no size that can be set")
-    try:
-        model = build_model(preset(name, fields))
-    except (TypeError, ValueError) as error:
-        raise TargetError(f"preset `{name}`: {last_line(error, 300)}") from error
-    inputs, note = find_inputs(model)
-    return model, inputs, note
+
+    @wraps(OF_MODELS[name])
+    def make(**sizes: Any) -> nn.Module:
+        return build_model(preset(name, sizes))
+
+    return make
 
 
 def _on_meta(model_class: Any, config: Any, note: str) -> Outline:

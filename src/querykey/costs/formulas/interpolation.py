@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import sympy
@@ -22,15 +23,12 @@ def interpolated(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
         fit = Fitter(counter, measured.names, measured.values).fit()
     except NotPolynomialError as error:
         raise RefusedError(f"{error}; say where with near={{'{error.name}': SIZE}}") from error
-    symbols = [sympy.Symbol(name) for name in measured.names]
-    monomials = [
-        sympy.prod(s**p for s, p in zip(symbols, powers, strict=True)) for powers in fit.powers
-    ]
+    symbols = tuple(sympy.Symbol(name) for name in measured.names)
     own: dict[Key, Sum] = {}
     params: dict[str, Sum] = {}
     for key, coefficients in fit.coefficients.items():
         path, metric = key  # type: ignore[misc]
-        total = {m: _number(c) for m, c in zip(monomials, coefficients, strict=True) if c != 0}
+        total = {monomial(symbols, powers): number(c) for powers, c in coefficients.items()}
         if metric == "params":
             params[path] = total
         else:
@@ -45,5 +43,12 @@ def interpolated(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
     return FormulaSet(own, params, counter.unknown, derivation, notes=notes)
 
 
-def _number(value: Fraction) -> Any:
+@cache
+def monomial(symbols: tuple[sympy.Symbol, ...], powers: tuple[int, ...]) -> sympy.Expr:
+    """Return the product of the symbols, each to its power."""
+    return sympy.Mul(*[s**p for s, p in zip(symbols, powers, strict=True)])
+
+
+def number(value: Fraction) -> Any:
+    """Return a fraction as an int where it is whole, or as a rational number of sympy."""
     return int(value) if value.denominator == 1 else sympy.Rational(*value.as_integer_ratio())

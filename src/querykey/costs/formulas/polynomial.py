@@ -1,15 +1,14 @@
-"""Exact interpolation: the polynomial in several sizes through counts at some of them.
+"""Exact interpolation: the polynomials in several sizes through counts at some of them.
 
-The sizes are taken one after the other. The monomials that occur in the first sizes say how many
-points the next size needs, so few points are evaluated where few monomials occur. Every point that
-the coefficients do not need is held out, and the polynomial must predict its counts exactly.
+The sizes are taken one after the other. The monomials of a count in the first sizes say how many
+points the next size needs, so few points are evaluated where every count has few monomials. Every
+point that the coefficients do not need is held out, and must be predicted exactly.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import zlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,10 +16,11 @@ from typing import Any
 
 Point = tuple[int, ...]
 Powers = tuple[int, ...]
-Values = Mapping[Any, int]
+Values = Mapping[Any, Any]  # by what was counted: an int or a Fraction
 
 PRIME = (1 << 61) - 1
 CONFIRMATIONS = 2  # so many further values of one size must be predicted
+HELD_OUT = 2  # so many random points, beside the largest, must be predicted
 
 
 class NotPolynomialError(ValueError):
@@ -33,16 +33,18 @@ class NotPolynomialError(ValueError):
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients by what was counted, over shared monomials; and how many points support them."""
+    """Coefficients by what was counted and by monomial; and how many points support them."""
 
-    powers: list[Powers]
-    coefficients: dict[Hashable, list[Fraction]]
+    coefficients: dict[Hashable, dict[Powers, Fraction]]
     evaluated: int
     held_out: int
 
 
 class Fitter:
-    """Evaluates points, each once, and finds the polynomial through them."""
+    """Evaluates points, each once, and finds the polynomials through them.
+
+    Everything that is counted has its own monomials, mostly one or two, and all share the points.
+    """
 
     def __init__(
         self,
@@ -56,12 +58,12 @@ class Fitter:
         self._random = random.Random(0)
 
     def fit(self) -> Fit:
-        """Return the polynomial, or raise NotPolynomialError with a size in which there is none."""
+        """Return the polynomials, or raise where there is none, with the size in question."""
         for start in (0, 2):
-            powers: list[Powers] = [tuple(0 for _ in self.names)]
+            self._supports: dict[Hashable, tuple[Powers, ...]] = {}
             for place in range(len(self.names)):
-                powers = self._extend(powers, place)
-            fit = self._solve(powers)
+                self._extend(place)
+            fit = self._solve()
             if fit is not None:
                 return fit
             # Terms may cancel at the first values: begin once more at others.
@@ -79,50 +81,82 @@ class Fitter:
     def _base(self) -> Point:
         return tuple(values[0] for values in self.values)
 
-    def _digest(self, point: Point) -> int:
-        """Return one number made of all counts, with weights so that no two counts cancel."""
-        return sum(n * (1 + zlib.crc32(repr(k).encode())) for k, n in self.at(point).items())
+    def _keys(self) -> list[Hashable]:
+        return list(dict.fromkeys(key for counts in self.seen.values() for key in counts))
 
-    def _extend(self, monomials: list[Powers], place: int) -> list[Powers]:
-        """Return the monomials in the sizes up to `place`, from those in the sizes before it."""
-        shift, degree = self._degree(place)
-        rows = self._points(monomials, place)
-        slices = []
-        for value in self.values[place][: degree + 1]:
-            digests = [Fraction(self._digest(_put(row, place, value))) for row in rows]
-            solved = solve([[_monomial(p, row) for p in monomials] for row in rows], [digests])[0]
-            slices.append([c * Fraction(value) ** shift for c in solved])
+    def _support(self, key: Hashable) -> tuple[Powers, ...]:
+        """Return the monomials of one count in the sizes so far; at first the constant alone."""
+        return self._supports.get(key, (tuple(0 for _ in self.names),))
+
+    def _extend(self, place: int) -> None:
+        """Give every count its monomials in the sizes up to `place`."""
+        degrees = self._degrees(place)
+        rows: dict[tuple[Powers, ...], list[Point]] = {}
+        known: dict[Any, tuple[Powers, ...]] = {}  # counts with equal numbers share the work
+        for key, (shift, degree) in degrees.items():
+            support = self._support(key)
+            if degree == shift == 0:
+                continue
+            if support not in rows:
+                rows[support] = self._points(support, place)
+            points = rows[support]
+            values = self.values[place][: degree + 1]
+            grid = [[self.at(_put(p, place, v)).get(key, 0) for p in points] for v in values]
+            same = support, shift, tuple(map(tuple, grid))
+            if same not in known:
+                known[same] = self._extended(support, place, shift, points, grid)
+            self._supports[key] = known[same]
+
+    def _extended(
+        self,
+        support: tuple[Powers, ...],
+        place: int,
+        shift: int,
+        points: list[Point],
+        grid: list[list[Any]],
+    ) -> tuple[Powers, ...]:
+        """Return the monomials of one count, whose numbers are in a row per value of the size."""
+        values = self.values[place][: len(grid)]
+        matrix = [[_monomial(powers, point) for powers in support] for point in points]
+        solved = solve(matrix, [[Fraction(n) for n in row] for row in grid])
         extended = []
-        for index, powers in enumerate(monomials):
-            line = [coefficients[index] for coefficients in slices]
-            for power, c in enumerate(_newton(self.values[place][: degree + 1], line)):
+        for index, powers in enumerate(support):
+            line = [c[index] * Fraction(v) ** shift for c, v in zip(solved, values, strict=True)]
+            for power, c in enumerate(_newton(values, line)):
                 if c != 0:
                     extended.append(_put(powers, place, power - shift))
-        return extended or [tuple(0 for _ in self.names)]
+        return tuple(extended) or (tuple(0 for _ in self.names),)
 
-    def _degree(self, place: int) -> tuple[int, int]:
-        """Return (shift, degree): value^shift times the counts has this degree in one size."""
+    def _degrees(self, place: int) -> dict[Hashable, tuple[int, int]]:
+        """Return (shift, degree) by count: value^shift times it has this degree in one size."""
         values, base = self.values[place], self._base()
-        reached: list[int] = []
+        self.at(base)
+        lines: list[Values] = []
         for value in values:
-            reached.append(self._digest(_put(base, place, value)))
-            for shift in (0, 1):  # 1 for costs that are divided by the size
-                line = [Fraction(n) * v**shift for n, v in zip(reached, values, strict=False)]
-                differences = _differences(values[: len(line)], line)
-                degree = max((i for i, d in enumerate(differences) if d != 0), default=0)
-                if len(line) - 1 - degree >= CONFIRMATIONS + shift:
-                    return shift, degree
+            lines.append(self.at(_put(base, place, value)))
+            known: dict[Any, tuple[int, int] | None] = {}
+            degrees: dict[Hashable, tuple[int, int]] = {}
+            for key in self._keys():
+                line = tuple(counts.get(key, 0) for counts in lines)
+                if line not in known:
+                    known[line] = _degree(values, line)
+                found = known[line]
+                if found is None:
+                    break
+                degrees[key] = found
+            else:
+                return degrees
         raise NotPolynomialError(self.names[place], values, "the counts are no polynomial")
 
-    def _points(self, monomials: list[Powers], place: int) -> list[Point]:
+    def _points(self, support: tuple[Powers, ...], place: int) -> list[Point]:
         """Return points in the sizes before `place` that make the known monomials independent."""
         base, rows, independent = self._base(), [], _Independent()
         grids = [self.values[i] for i in range(place)]
         for head in self._candidates(grids):
             point = (*head, *base[place:])
-            if independent.add([_monomial(powers, point) for powers in monomials]):
+            if independent.add([_monomial(powers, point) for powers in support]):
                 rows.append(point)
-            if len(rows) == len(monomials):
+            if len(rows) == len(support):
                 return rows
         name = self.names[max(place - 1, 0)]
         raise NotPolynomialError(
@@ -131,33 +165,65 @@ class Fitter:
 
     def _candidates(self, grids: list[list[int]]) -> list[Point]:
         """Return points to choose from: those already evaluated, then a shuffled grid."""
-        old = [p[: len(grids)] for p in self.seen]
+        base = self._base()[: len(grids)]
+        old = sorted((p[: len(grids)] for p in self.seen), key=lambda p: p != base)
         total = list(itertools.islice(itertools.product(*(g[:6] for g in grids)), 4096))
-        self._random.shuffle(total)
+        random.Random(0).shuffle(total)
         return [*dict.fromkeys([*old, *total])]
 
-    def _solve(self, powers: list[Powers]) -> Fit | None:
+    def _solve(self) -> Fit | None:
         """Return the coefficients of all counts, or None where a held-out point is missed."""
         self.at(tuple(max(values) for values in self.values))
         if self.names:
-            self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
+            for _ in range(HELD_OUT):
+                self.at(tuple(self._random.choice(values[-3:]) for values in self.values))
         points = list(self.seen)
-        matrix, chosen, independent = [], [], _Independent()
-        for point in points:
-            row = [_monomial(p, point) for p in powers]
-            if len(chosen) < len(powers) and independent.add(row):
-                matrix.append(row)
-                chosen.append(point)
-        keys = list(dict.fromkeys(key for values in self.seen.values() for key in values))
-        right = [[Fraction(self.seen[point].get(key, 0)) for point in chosen] for key in keys]
-        solved = dict(zip(keys, solve(matrix, right), strict=True))
-        for point in points:
-            row = [_monomial(p, point) for p in powers]
-            for key, coefficients in solved.items():
-                got = sum(c * m for c, m in zip(coefficients, row, strict=True))
-                if got != self.seen[point].get(key, 0):
-                    return None
-        return Fit(powers, solved, len(points), len(points) - len(chosen))
+        by_support: dict[tuple[Powers, ...], dict[Any, list[Hashable]]] = {}
+        for key in self._keys():
+            line = tuple(self.seen[point].get(key, 0) for point in points)
+            by_support.setdefault(self._support(key), {}).setdefault(line, []).append(key)
+        coefficients: dict[Hashable, dict[Powers, Fraction]] = {}
+        for support, lines in by_support.items():
+            solved = _through(support, points, list(lines))
+            if solved is None:
+                return None
+            for keys, found in zip(lines.values(), solved, strict=True):
+                terms = {p: c for p, c in zip(support, found, strict=True) if c != 0}
+                coefficients |= dict.fromkeys(keys, terms)
+        most = max((len(support) for support in by_support), default=0)
+        return Fit(coefficients, len(points), len(points) - most)
+
+
+def _through(
+    support: tuple[Powers, ...], points: list[Point], lines: list[tuple[Any, ...]]
+) -> list[list[Fraction]] | None:
+    """Return the coefficients through each line of counts, None where one misses a point."""
+    rows = [[_monomial(powers, point) for powers in support] for point in points]
+    independent, chosen = _Independent(), []
+    for index, row in enumerate(rows):
+        if len(chosen) < len(support) and independent.add(row):
+            chosen.append(index)
+    if len(chosen) < len(support):
+        return None
+    solved = solve(
+        [rows[i] for i in chosen], [[Fraction(line[i]) for i in chosen] for line in lines]
+    )
+    for coefficients, line in zip(solved, lines, strict=True):
+        for row, count in zip(rows, line, strict=True):
+            if sum(c * m for c, m in zip(coefficients, row, strict=True)) != count:
+                return None
+    return solved
+
+
+def _degree(values: Sequence[int], counts: Sequence[Any]) -> tuple[int, int] | None:
+    """Return (shift, degree) of the counts at the first values, None where they are too few."""
+    for shift in (0, 1):  # 1 for costs that are divided by the size
+        line = [Fraction(n) * v**shift for n, v in zip(counts, values, strict=False)]
+        differences = _differences(values[: len(line)], line)
+        degree = max((i for i, d in enumerate(differences) if d != 0), default=0)
+        if len(line) - 1 - degree >= CONFIRMATIONS + shift:
+            return shift, degree
+    return None
 
 
 def solve(matrix: list[list[Fraction]], right: list[list[Fraction]]) -> list[list[Fraction]]:

@@ -109,10 +109,14 @@ def written(condition: Any) -> str:
     if type(condition) not in signs:
         return str(condition)
     left, right = (
-        f"{side.args[0]} % {side.args[1]}" if isinstance(side, sympy.Mod) else str(side)
+        " % ".join(map(_operand, side.args)) if isinstance(side, sympy.Mod) else str(side)
         for side in condition.args
     )
     return f"{left} {signs[type(condition)]} {right}"
+
+
+def _operand(side: Any) -> str:
+    return str(side) if side.is_Symbol or side.is_Integer else f"({side})"
 
 
 def _truth(condition: Any, sizes: Mapping[Any, Any]) -> Any:
