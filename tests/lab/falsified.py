@@ -35,4 +35,5 @@ FALSIFIED = {
     "E8": ("entries of phi, D = 5", 21, 31),
     "E9": ("N over D^2 where times are equal, causal, D = 64", 1.06, 0.5),
     "E11": ("divisions that agree, batch norm", 0, 5),
+    "E12": ("largest rate * curvature without growth, as printed", 4, 2),
 }

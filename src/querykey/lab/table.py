@@ -31,6 +31,7 @@ EXPERIMENTS = {
     "argmax": "querykey.lab.experiments.argmax",
     "crossover": "querykey.lab.experiments.crossover",
     "accumulation": "querykey.lab.experiments.accumulation",
+    "zero-grad": "querykey.lab.experiments.zero_grad",
 }
 
 
