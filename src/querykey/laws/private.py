@@ -12,6 +12,8 @@ GROUPED_PRODUCTS = ("grouped_mm", "_grouped_mm")  # the kernel of mixtures of ex
 STANDARD = set(vars(nn.Module()))
 MACHINERY = STANDARD - {"_buffers"}
 CONVOLUTIONS = nn.modules.conv._ConvNd
+DROPOUTS = (nn.modules.dropout._DropoutNd,)
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 AVERAGE_POOLS = nn.modules.pooling._AvgPoolNd
 
 
@@ -49,3 +51,27 @@ def version_of(tensor: torch.Tensor) -> int:
 def attention_implementation(model: Any) -> str | None:
     """Return the attention implementation that a transformers model uses, or None."""
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
+
+
+def saved(node: Any, name: str) -> Any:
+    """Return what a node of the graph has kept for its derivative under a name, or None."""
+    try:
+        return getattr(node, f"_saved_{name}", None)
+    except RuntimeError:  # it was freed
+        return None
+
+
+def clipping() -> list[tuple[Any, str]]:
+    """Return the functions through which gradients are clipped: where they are, and their names.
+
+    They are looked up when `clip_grad_norm_` runs, whoever has imported that before.
+    """
+    from torch.nn.utils import clip_grad
+
+    names = [n for n in ("_clip_grads_with_norm_", "clip_grad_value_") if hasattr(clip_grad, n)]
+    return [(clip_grad, name) for name in names]
+
+
+def schedulers_in(scheduler: Any) -> list[Any]:
+    """Return the schedulers that another one is made of."""
+    return list(getattr(scheduler, "_schedulers", ()))

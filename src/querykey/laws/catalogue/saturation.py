@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from querykey.laws.blaming.guilty_module import describe
-from querykey.laws.blaming.recorder import ModuleCall, Recorder
+from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
 from querykey.laws.run import Run, Setting
@@ -18,13 +19,13 @@ from querykey.laws.trial import Evidence, Outcome
 FLAT = 0.45  # an entropy, relative to that of equal weights, below which attention is saturated
 
 
-class _Entropies(TorchFunctionMode):
+class Entropies(TorchFunctionMode):
     """Measures how spread the weights of every softmax over at least four keys are."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         super().__init__()
-        self.recorder = recorder
-        self.entropies: list[tuple[float, ModuleCall | None]] = []  # and the module at work
+        self.recorder = recorder  # whose `unfinished` is the module at work
+        self.entropies: list[tuple[float, Any]] = []  # and the module at work
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -68,7 +69,7 @@ def _weights(
 def saturation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Measure the entropy of attention in one forward pass."""
     recorder = Recorder()
-    spread = _Entropies(recorder)
+    spread = Entropies(recorder)
     inputs = runner.complete(Run(runner.inputs(setting), setting))
     with torch.no_grad(), spread:
         runner.call(inputs, setting, recorder)

@@ -93,7 +93,7 @@ def _findings(recording: Recording) -> list[Finding]:
 
 def _about(recording: Recording) -> dict[str, str]:
     """Return what was watched, in words."""
-    steps, passes = len(recording.judged_steps), len(recording.backwards)
+    steps, passes = len(recording.steps), len(recording.backwards)
     return {
         "model": _kinds(recording.roots()),
         "optimizer": _kinds(recording.optimizers),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
 from querykey.laws.training.site import Site
+from querykey.laws.training.terms import Term
+
+Batch = tuple[Any, ...]  # what tells the tensors of one call from those of another
 
 
 @dataclass
@@ -30,6 +34,13 @@ class Forward(LoopEvent):
     module: nn.Module
     training: bool
     with_graph: bool  # whether gradients were enabled
+    batch: Batch  # of its inputs
+    rows: int  # the first size of its first input
+    switches: list[str]  # the modules in it that act in one mode alone, and are in training mode
+    asleep: list[str]  # those that are in evaluation mode
+    outputs: list[Any] = field(default_factory=list)  # the nodes of its outputs
+    inputs: tuple[Any, Any] | None = None  # its arguments, of the first step alone
+    used: bool = False  # by a backward pass
 
 
 @dataclass
@@ -38,9 +49,12 @@ class Backward(LoopEvent):
 
     number: int
     loss: float
-    forwards: list[Forward] = field(default_factory=list)  # since the backward pass before
-    leaves: dict[int, torch.Tensor] = field(default_factory=dict)  # what gets a gradient, by id
-    carried: dict[int, float] = field(default_factory=dict)  # sizes of applied gradients below it
+    scale: float  # by which a GradScaler multiplied the loss
+    terms: list[Term]
+    leaves: dict[int, torch.Tensor]  # what gets a gradient, by id
+    carried: dict[int, float]  # norms of gradients that were applied before and are still there
+    operations: set[str]  # in the graph
+    forwards: list[Forward] = field(default_factory=list)  # whose outputs are in the graph
 
 
 @dataclass
@@ -49,11 +63,45 @@ class Step(LoopEvent):
 
     number: int  # among the steps of this optimizer
     optimizer: torch.optim.Optimizer
-    gradients: dict[int, float] = field(default_factory=dict)  # their sizes, by parameter
-    sources: dict[int, list[int]] = field(default_factory=dict)  # backward passes, by parameter
-    again: dict[int, list[int]] = field(default_factory=dict)  # of these, those applied before
+    gradients: dict[int, float]  # their norms, by parameter
+    sources: dict[int, list[int]]  # backward passes, by parameter
+    again: dict[int, list[int]]  # of these, those applied before
+    changed: float  # by how much the loop itself has scaled the gradients since backward(), or NaN
+    scales: dict[int, float]  # of gradients that are still scaled by a GradScaler
+    rates: list[float]  # by group
 
     @property
     def name(self) -> str:
         """What the optimizer is called in a sentence."""
         return type(self.optimizer).__name__
+
+
+@dataclass
+class Clip(LoopEvent):
+    """Gradients were clipped."""
+
+    scale: float  # by which a GradScaler has multiplied them
+    pending: bool  # whether some of them were not applied yet
+
+
+@dataclass
+class Rescale(LoopEvent):
+    """A GradScaler took its step: with the optimizer's, or without because of an overflow."""
+
+    optimizer: torch.optim.Optimizer
+    skipped: bool
+
+
+@dataclass
+class Schedule(LoopEvent):
+    """A scheduler took a step."""
+
+    scheduler: Any
+
+
+@dataclass
+class Epoch(LoopEvent):
+    """A loader began to hand out its batches."""
+
+    loader: Any
+    length: int  # in batches; 0 where it has none

@@ -12,7 +12,7 @@ NAME = "training.zero-grad"
 
 def zero_grad(recording: Recording) -> Finding:
     """Judge whether a step applies what the same optimizer has applied before."""
-    steps = recording.judged_steps
+    steps = recording.steps
     if len(steps) < 2:
         return Finding(NAME, "not-applicable", note="no optimizer took two steps")
     for step in steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -71,10 +72,30 @@ class Ledger:
                 self.parts.setdefault(key, []).append(number)
             self.marks[key] = mark
 
-    def changed(self) -> None:
+    def look_again(self) -> None:
         """Note that a known function, such as one that clips, has changed gradients."""
         for key, parameter in self.parameters.items():
             self.marks[key] = mark_of(parameter.grad)
+
+    def is_pending(self, key: int) -> bool:
+        """Return whether a gradient has parts that no optimizer has applied."""
+        return bool(set(self.parts.get(key, ())) - self._used(key))
+
+    def changed_by_loop(self, optimizer: torch.optim.Optimizer) -> float:
+        """Return the factor by which the loop itself has scaled gradients since they were made.
+
+        NaN stands for any other change of them, and 1 for none.
+        """
+        factors = set()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                before, now = self.marks.get(id(parameter)), mark_of(parameter.grad)
+                if before is None or not before[0] or now == before:
+                    continue
+                factors.add(now[0] / before[0])
+        if not factors:
+            return 1.0
+        return max(factors) if max(factors) - min(factors) < 1e-3 * max(factors) else math.nan
 
     def apply(
         self, optimizer: torch.optim.Optimizer

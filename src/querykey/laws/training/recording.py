@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from querykey.laws.training.events import Backward, Forward, LoopEvent, Step
-from querykey.laws.training.graph import leaves_of
-from querykey.laws.training.ledger import Ledger
+from querykey.laws.training import switches
+from querykey.laws.training.depths import Depths
+from querykey.laws.training.events import Backward, Clip, Forward, LoopEvent, Schedule, Step
+from querykey.laws.training.graph import leaves_of, name_of, nodes_of
+from querykey.laws.training.ledger import Ledger, mark_of
+from querykey.laws.training.objects import alive
 from querykey.laws.training.site import here
+from querykey.laws.training.terms import watch_terms
+from querykey.laws.training.uses import ModuleUses
+from querykey.laws.understanding.outputs import tensors
 
 
 class Recording:
@@ -23,8 +30,18 @@ class Recording:
         self.models = list(models)  # that the user named
         self.named = list(optimizers)  # the optimizers that the user named
         self.optimizers = list(self.named)  # and those that took a step
-        self.depth = 0  # of calls of modules
+        self.uses = ModuleUses()
+        self.depths = Depths()
+        self.spreads: list[tuple[float, str]] = []  # entropies of attention, and where
+        self.scaled: dict[int, tuple[Any, float]] = {}  # losses that a GradScaler has scaled
+        self.scales: dict[int, float] = {}  # of gradients, by parameter
+        self.values: dict[int, tuple[float, float]] = {}  # of parameters, when first seen
+        self.made: list[Any] = []  # optimizers and schedulers that were made
+        self.modules: list[nn.Module] = []  # all there were when something seemed to be missing
+        self.detached: list[tuple[Any, str]] = []  # nodes that detach() cut off, and the line
+        self.calls: list[Forward | None] = []  # the modules that run now, the outermost first
         self.differentiating: Backward | None = None
+        self.handles: list[Any] = []
 
     def of(self, kind: type) -> list[Any]:
         """Return the events of a kind."""
@@ -36,14 +53,20 @@ class Recording:
         return self.of(Backward)
 
     @property
-    def steps(self) -> list[Step]:
-        """All steps of optimizers."""
-        return self.of(Step)
+    def forwards(self) -> list[Forward]:
+        """All calls of modules from outside of modules."""
+        return self.of(Forward)
 
     @property
-    def judged_steps(self) -> list[Step]:
+    def steps(self) -> list[Step]:
         """The steps of the optimizers that the user named, and of all where none is named."""
-        return [s for s in self.steps if not self.named or s.optimizer in self.named]
+        named = {id(optimizer) for optimizer in self.named}
+        return [s for s in self.of(Step) if not named or id(s.optimizer) in named]
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """All steps of schedulers."""
+        return self.of(Schedule)
 
     def add(self, event: LoopEvent) -> None:
         """Note an event as the latest."""
@@ -51,53 +74,116 @@ class Recording:
 
     # What is watched calls these.
 
-    def enter_module(self, module: nn.Module) -> None:
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note that a module is called."""
-        if self.depth == 0 and any(True for _ in module.parameters()):
-            graph = torch.is_grad_enabled()
-            self.add(Forward(len(self.events), here(), module, module.training, graph))
-        self.depth += 1
+        graph = torch.is_grad_enabled()
+        root = self.calls[0] if self.calls else None
+        if not self.calls and any(True for _ in module.parameters()):
+            inputs = [tensor for _, tensor in tensors((args, kwargs))]
+            on, off = switches.of_model(module)
+            root = Forward(
+                len(self.events), here(), module, module.training, graph,
+                tuple(map(_content, inputs)), _rows(inputs), on, off,
+            )  # fmt: skip
+            if not self.of(Step):
+                root.inputs = args, kwargs
+            self.add(root)
+        self.uses.enter(module, root.module if root else None, graph)
+        self.calls.append(root)
 
-    def leave_module(self) -> None:
+    def leave_module(self, module: nn.Module, output: Any) -> None:
         """Note that a module has returned, or raised an exception."""
-        self.depth -= 1
+        root = self.calls.pop() if self.calls else None
+        if root is None or not torch.is_grad_enabled():
+            return
+        made = [tensor for _, tensor in tensors(output) if tensor.requires_grad]
+        if root.module is module and not self.calls:
+            root.outputs = [tensor.grad_fn for tensor in made]
+        if made and not self.backwards:
+            self.depths.follow(root.module, module, made[0])
 
     def begin_backward(self, roots: list[torch.Tensor], inputs: list[torch.Tensor]) -> bool:
         """Note that a backward pass begins; return False for one inside of another.
 
         Where `inputs` are given, these alone get gradients.
         """
-        leaves = leaves_of(roots)
+        nodes = list(nodes_of(roots))
+        leaves = leaves_of(roots, nodes)
         if inputs:
             leaves = {id(leaf): leaf for leaf in inputs if id(leaf) in leaves}
+        for key, leaf in leaves.items():
+            self.values.setdefault(key, mark_of(leaf))
         if self.differentiating is not None:  # of a checkpoint, which differentiates its part
             self.differentiating.leaves |= leaves
             return False
-        known = {**self.ledger.parameters, **leaves}
-        loss = float(sum(float(root.detach().sum()) for root in roots))
-        before = self.backwards[-1].order if self.backwards else -1
-        event = Backward(len(self.events), here(), len(self.backwards), loss)
-        event.forwards = [f for f in self.of(Forward) if f.order > before]
-        event.leaves = leaves
-        event.carried = self.ledger.before_backward(known.values())
+        terms, self.handles = watch_terms(roots)
+        scale = math.prod(self.scaled[id(root)][1] for root in roots if id(root) in self.scaled)
+        event = Backward(
+            len(self.events), here(), len(self.backwards), _total(roots), scale, terms, leaves,
+            self.ledger.before_backward({**self.ledger.parameters, **leaves}.values()),
+            {name_of(node) for node in nodes},
+        )  # fmt: skip
+        reached = set(map(id, nodes))
+        for forward in self.forwards:
+            if any(id(node) in reached for node in forward.outputs):
+                event.forwards.append(forward)
+                forward.used = True
         self.differentiating = event
         return True
 
     def end_backward(self) -> None:
         """Note that the backward pass is over."""
         event, self.differentiating = self.differentiating, None
-        if event is not None:
-            self.ledger.after_backward(event.number, event.leaves.values())
-            self.add(event)
+        for handle in self.handles:
+            handle.remove()
+        if event is None:
+            return
+        for forward in event.forwards:
+            forward.outputs = []  # so that the graph can go
+        self.ledger.after_backward(event.number, event.leaves.values())
+        for key in event.leaves:
+            self.scales[key] = event.scale
+        self.add(event)
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer is about to apply its gradients."""
-        number = sum(step.optimizer is optimizer for step in self.steps)
-        event = Step(len(self.events), here(), number, optimizer)
-        event.gradients, event.sources, event.again = self.ledger.apply(optimizer)
+        steps = [step for step in self.of(Step) if step.optimizer is optimizer]
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.values.setdefault(id(parameter), mark_of(parameter))
+        changed = self.ledger.changed_by_loop(optimizer)
+        sizes, sources, again = self.ledger.apply(optimizer)
+        scales = {key: s for key in sizes if (s := self.scales.get(key, 1.0)) != 1.0}
+        rates = [float(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        self.add(
+            Step(
+                len(self.events), here(), len(steps), optimizer, sizes, sources, again, changed,
+                scales, rates,
+            )
+        )  # fmt: skip
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
-        self.add(event)
+        if len(self.of(Step)) == 1 and self._misses(optimizer):
+            self.modules = alive(nn.Module)  # what holds them may be gone when laws are judged
+
+    def _misses(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether something gets a gradient and is not in this optimizer."""
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return any(backward.leaves.keys() - own for backward in self.backwards)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that a GradScaler has taken its scale out of an optimizer's gradients."""
+        self.ledger.look_again()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.scales[id(parameter)] = 1.0
+
+    def clip(self, parameters: list[torch.Tensor]) -> None:
+        """Note that the gradients of some parameters are about to be clipped."""
+        keys = [id(p) for p in parameters if p.grad is not None]
+        scale = max((self.scales.get(key, 1.0) for key in keys), default=1.0)
+        pending = any(self.ledger.is_pending(key) for key in keys)
+        self.add(Clip(len(self.events), here(), scale, pending))
 
     # What laws ask.
 
@@ -105,7 +191,7 @@ class Recording:
         """Return the models: those that were named, else all that were called from outside."""
         if self.models:
             return self.models
-        called = {id(event.module): event.module for event in self.of(Forward)}
+        called = {id(event.module): event.module for event in self.forwards}
         parts = {id(part) for m in called.values() for part in m.modules() if part is not m}
         return [module for key, module in called.items() if key not in parts]
 
@@ -119,3 +205,30 @@ class Recording:
         parameter = self.ledger.parameters.get(key)
         shape = "" if parameter is None else f" of shape {tuple(parameter.shape)}"
         return f"a tensor{shape} that belongs to no module"
+
+    def made_of(self, kind: type) -> list[Any]:
+        """Return the optimizers or the schedulers that the loop has made."""
+        return [made for made in self.made if isinstance(made, kind)]
+
+    def trained(self) -> set[int]:
+        """Return the ids of all parameters that some optimizer has applied a gradient to."""
+        return {key for step in self.of(Step) for key in step.gradients}
+
+
+def _total(roots: list[torch.Tensor]) -> float:
+    return float(sum(float(root.detach().sum()) for root in roots))
+
+
+def _rows(inputs: list[torch.Tensor]) -> int:
+    return next((tensor.shape[0] for tensor in inputs if tensor.dim()), 0)
+
+
+def _content(tensor: torch.Tensor) -> Any:
+    """Return what tells a tensor from others: its shape, and two numbers made of its values."""
+    if tensor.is_meta or tensor.is_sparse:
+        return tuple(tensor.shape)
+    values = (
+        tensor.detach().double().flatten() if not tensor.is_complex() else tensor.real.flatten()
+    )
+    ramp = torch.linspace(1, 2, values.numel(), dtype=values.dtype, device=values.device)
+    return tuple(tensor.shape), float(values.sum()), float(values @ ramp)

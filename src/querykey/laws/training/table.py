@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from querykey.laws.training import gradients_applied
+from querykey.laws.training import (
+    batch_norm,
+    gradients_applied,
+    layers,
+    mode,
+    optimized,
+    scaling,
+    schedules,
+    weighting,
+)
 from querykey.laws.training.law import TrainingLaw
 
-TRAINING_LAWS: tuple[TrainingLaw, ...] = (*gradients_applied.LAWS,)
+TRAINING_LAWS: tuple[TrainingLaw, ...] = (
+    *gradients_applied.LAWS,
+    *weighting.LAWS,
+    *optimized.LAWS,
+    *mode.LAWS,
+    *scaling.LAWS,
+    *layers.LAWS,
+    *batch_norm.LAWS,
+    *schedules.LAWS,
+)

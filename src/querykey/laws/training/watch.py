@@ -14,7 +14,13 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from querykey.laws.private import clipping
+from querykey.laws.training.attention_spread import watch_attention
+from querykey.laws.training.events import Rescale, Step
 from querykey.laws.training.recording import Recording
+from querykey.laws.training.replacement import replaced
+from querykey.laws.training.site import here
+from querykey.laws.training.watch_schedules import watch_loaders, watch_schedulers
 
 
 @contextmanager
@@ -23,33 +29,29 @@ def watching(recording: Recording) -> Iterator[None]:
     with ExitStack() as undone:
         _watch_modules(recording, undone)
         _watch_backward(recording, undone)
-        handle = register_optimizer_step_pre_hook(_before_step(recording))
-        undone.callback(handle.remove)
+        _watch_detach(recording, undone)
+        _watch_optimizers_made(recording, undone)
+        undone.callback(register_optimizer_step_pre_hook(_before_step(recording)).remove)
+        _watch_clipping(recording, undone)
+        _watch_scalers(recording, undone)
+        watch_schedulers(recording, undone)
+        watch_loaders(recording, undone)
         yield
 
 
-def replaced(undone: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function by `around(original, *args, **kwargs)` until the end."""
-    original = getattr(owner, name)
-
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    own = name in vars(owner)
-    stored = vars(owner).get(name)
-    setattr(owner, name, replacement)
-    undone.callback(setattr, owner, name, stored) if own else undone.callback(delattr, owner, name)
-
-
 def _watch_modules(recording: Recording, undone: ExitStack) -> None:
-    """Note the calls of all modules."""
+    """Note the calls of all modules, and how attention is spread in the first."""
+    attention = watch_attention(recording)
 
-    def enter(module: nn.Module, args: Any) -> None:
-        recording.enter_module(module)
+    def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        recording.enter_module(module, args, kwargs or {})
+        attention.enter(module)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        recording.leave_module()
+        attention.leave(module)
+        recording.leave_module(module, output)
 
+    undone.callback(attention.end)
     undone.callback(register_module_forward_pre_hook(enter).remove)
     undone.callback(register_module_forward_hook(leave, always_call=True).remove)
 
@@ -75,6 +77,27 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
+def _watch_detach(recording: Recording, undone: ExitStack) -> None:
+    """Note what is cut off from the graph before the first backward pass."""
+
+    def detach(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not recording.backwards and tensor.grad_fn is not None:
+            recording.detached.append((tensor.grad_fn, str(here())))
+        return original(tensor, *args, **kwargs)
+
+    replaced(undone, torch.Tensor, "detach", detach)
+
+
+def _watch_optimizers_made(recording: Recording, undone: ExitStack) -> None:
+    """Note the optimizers that are made: one may take no step while it is watched."""
+
+    def make(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recording.made.append(optimizer)
+        return original(optimizer, *args, **kwargs)
+
+    replaced(undone, torch.optim.Optimizer, "__init__", make)
+
+
 def _before_step(recording: Recording) -> Callable[..., Any]:
     """Return the hook that notes what an optimizer applies, once its closure has run if any."""
 
@@ -95,3 +118,47 @@ def _before_step(recording: Recording) -> Callable[..., Any]:
         return (optimizer, evaluated, *args[2:]), kwargs
 
     return hook
+
+
+def _watch_clipping(recording: Recording, undone: ExitStack) -> None:
+    """Note when gradients are clipped by torch's functions."""
+
+    def clip(original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = _tensors(parameters)
+        recording.clip(parameters)
+        try:
+            return original(parameters, *args, **kwargs)
+        finally:
+            recording.ledger.look_again()
+
+    for owner, name in clipping():
+        replaced(undone, owner, name, clip)
+
+
+def _watch_scalers(recording: Recording, undone: ExitStack) -> None:
+    """Note which losses and gradients a GradScaler has scaled."""
+    scaler = torch.amp.GradScaler
+
+    def scale(original: Any, own: Any, outputs: Any) -> Any:
+        scaled = original(own, outputs)
+        if own.is_enabled():
+            for tensor in _tensors(scaled):
+                recording.scaled[id(tensor)] = tensor, own.get_scale()
+        return scaled
+
+    def unscale(original: Any, own: Any, optimizer: Any) -> Any:
+        try:
+            return original(own, optimizer)
+        finally:
+            recording.unscale(optimizer)
+
+    def step(original: Any, own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = len(recording.of(Step))
+        result = original(own, optimizer, *args, **kwargs)
+        skipped = len(recording.of(Step)) == before
+        recording.add(Rescale(len(recording.events), here(), optimizer, skipped))
+        return result
+
+    replaced(undone, scaler, "scale", scale)
+    replaced(undone, scaler, "unscale_", unscale)
+    replaced(undone, scaler, "step", step)
