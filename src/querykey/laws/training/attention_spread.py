@@ -8,6 +8,7 @@ from torch import nn
 
 from querykey.laws.catalogue.saturation import Entropies
 from querykey.laws.training.recording import Recording
+from querykey.targets import uncompiled
 
 
 class AttentionSpread:
@@ -28,7 +29,7 @@ class AttentionSpread:
         """Begin to measure when the outermost module of the first pass is called."""
         call = self.recording.calls[0]
         first = len(self.recording.calls) == 1 and call is not None and call.with_graph
-        if first and not self.done and self.measuring is None:
+        if first and uncompiled(module) is module and not self.done and self.measuring is None:
             self.measuring = Entropies(self)
             self.measuring.__enter__()
         if self.measuring is not None:

@@ -23,7 +23,7 @@ class Derivative:
     size: float = math.nan  # its root mean square
 
 
-class Depths:
+class LayerDerivatives:
     """The derivatives by the outputs of all modules, in the order in which these ran."""
 
     def __init__(self) -> None:

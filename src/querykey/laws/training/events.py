@@ -41,6 +41,7 @@ class Forward(LoopEvent):
     outputs: list[Any] = field(default_factory=list)  # the nodes of its outputs
     inputs: tuple[Any, Any] | None = None  # its arguments, of the first step alone
     used: bool = False  # by a backward pass
+    again: bool = False  # during a backward pass, as a checkpoint does
 
 
 @dataclass

@@ -62,11 +62,15 @@ def _evaluations(
     One whose batch is also learned from belongs to training, as in self-conditioning.
     """
     first = recording.backwards[0].order
-    batches = {f.batch for f in learning}
+    batches = {f.batch for f in recording.forwards if f.used or f.again}
     return [
         f
         for f in passes
-        if f.order > first and f.training and f.switches and not f.used and f.batch not in batches
+        if f.order > first
+        and f.training
+        and f.switches
+        and not (f.used or f.again)
+        and f.batch not in batches
     ]
 
 

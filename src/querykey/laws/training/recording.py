@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from querykey.laws.training import switches
-from querykey.laws.training.depths import Depths
+from querykey.laws.training.depths import LayerDerivatives
 from querykey.laws.training.events import Backward, Clip, Forward, LoopEvent, Schedule, Step
 from querykey.laws.training.graph import leaves_of, name_of, nodes_of
 from querykey.laws.training.ledger import Ledger, mark_of
@@ -19,6 +19,7 @@ from querykey.laws.training.site import here
 from querykey.laws.training.terms import watch_terms
 from querykey.laws.training.uses import ModuleUses
 from querykey.laws.understanding.outputs import tensors
+from querykey.targets import uncompiled
 
 
 class Recording:
@@ -31,7 +32,7 @@ class Recording:
         self.named = list(optimizers)  # the optimizers that the user named
         self.optimizers = list(self.named)  # and those that took a step
         self.uses = ModuleUses()
-        self.depths = Depths()
+        self.depths = LayerDerivatives()
         self.spreads: list[tuple[float, str]] = []  # entropies of attention, and where
         self.scaled: dict[int, tuple[Any, float]] = {}  # losses that a GradScaler has scaled
         self.scales: dict[int, float] = {}  # of gradients, by parameter
@@ -78,12 +79,14 @@ class Recording:
         """Note that a module is called."""
         graph = torch.is_grad_enabled()
         root = self.calls[0] if self.calls else None
+        module = uncompiled(module)
         if not self.calls and any(True for _ in module.parameters()):
             inputs = [tensor for _, tensor in tensors((args, kwargs))]
             on, off = switches.of_model(module)
             root = Forward(
                 len(self.events), here(), module, module.training, graph,
                 tuple(map(_content, inputs)), _rows(inputs), on, off,
+                again=self.differentiating is not None,
             )  # fmt: skip
             if not self.of(Step):
                 root.inputs = args, kwargs
@@ -93,6 +96,7 @@ class Recording:
 
     def leave_module(self, module: nn.Module, output: Any) -> None:
         """Note that a module has returned, or raised an exception."""
+        module = uncompiled(module)
         root = self.calls.pop() if self.calls else None
         if root is None or not torch.is_grad_enabled():
             return

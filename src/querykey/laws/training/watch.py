@@ -44,10 +44,14 @@ def _watch_modules(recording: Recording, undone: ExitStack) -> None:
     attention = watch_attention(recording)
 
     def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if torch.compiler.is_compiling():
+            return
         recording.enter_module(module, args, kwargs or {})
         attention.enter(module)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         attention.leave(module)
         recording.leave_module(module, output)
 
