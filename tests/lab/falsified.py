@@ -18,6 +18,7 @@ FALSIFIED = {
     "B6": ("batch norm, evaluation", ("i",), ("i", "ii", "iii")),
     "B7": ("|y - beta 1| / (gamma sqrt(d)), gamma = 1.7", 1, 0.5),
     "C1": ("size of h_out", 12, 6),
+    "C2": ("layer, U and I below J", "O(log T + log J)", "O(log T + J)"),
     "C3": ("error against one dimension", 0, 0.1),
     "D1": ("biases of queries, keys and values", "3*D", "3*N"),
     "D2": ("error of the conclusion", 0, 0.5),

@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "complexity": "querykey.lab.experiments.complexity",
     "norms": "querykey.lab.experiments.norms",
     "heads": "querykey.lab.experiments.heads",
+    "span": "querykey.lab.experiments.span",
     "grid": "querykey.lab.experiments.grid",
     "counts": "querykey.lab.experiments.counts",
     "equivariance": "querykey.lab.experiments.equivariance",
