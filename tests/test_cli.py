@@ -186,3 +186,35 @@ def test_no_room_for_the_output_is_one_sentence(words):
         done = subprocess.run([QK, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "qk: there is no room left where the output was to be written\n"
+
+
+INTERRUPTS = """
+import os, signal, torch
+def raises():
+    raise KeyboardInterrupt("of the model")
+def pressed():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_an_interruption_by_a_models_code_is_not_the_users(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(INTERRUPTS)
+    code, _, err = run(capsys, "targets", f"{file}:raises")
+    assert code == 2
+    assert "KeyboardInterrupt: of the model (model.py:4, raises)" in err
+    assert run(capsys, "targets", f"{file}:pressed") == (130, "", "")
+
+
+def test_no_control_character_of_a_model_is_printed(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Loud(nn.Linear):\n"
+        "    def extra_repr(self): return '\\x1b[31m\\x07'\n"
+        "def make(): return nn.ModuleDict({'a\\x1b[2J': Loud(2, 3)})\n"
+    )
+    for words in (["targets"], ["cost", "--input", "x=array(n,2)"], ["check", "--law", "purity"]):
+        _, out, err = run(capsys, words[0], f"{file}:make", *words[1:])
+        assert "\x1b" not in out + err
+        assert "\x07" not in out + err

@@ -12,6 +12,8 @@ from querykey.words import last_line, share, suggest, whole
 def test_the_nearest_word_is_suggested_and_no_far_one():
     assert suggest("spda", ["flex", "sdpa"]) == "; did you mean `sdpa`?"
     assert suggest("nothing", ["flex", "sdpa"]) == ""
+    assert suggest("LLaMA", ["llama", "lamb"]) == "; did you mean `llama`?"
+    assert suggest("T5", ["T5", "T4"]) == ""  # what is there already is no better name
 
 
 def test_an_exception_is_one_line_of_bounded_length():

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -27,6 +29,7 @@ app = App(
     help="An attention workbench: what a mechanism is, what it costs, whether it is right.",
     version=lambda: f"querykey {version('querykey')}",
     default_parameter=Parameter(negative=""),  # no --no-json beside --json
+    suppress_keyboard_interrupt=False,  # `run` asks whose it is
 )
 
 
@@ -39,9 +42,9 @@ def run(words: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
     from querykey.show import console, until_the_reader_leaves
 
-    code = 0
+    code, pressed = 0, []
     try:
-        with until_the_reader_leaves():
+        with _ctrl_c() as pressed, until_the_reader_leaves():
             code = app(
                 words,
                 console=console(),
@@ -53,12 +56,39 @@ def run(words: Sequence[str]) -> int:
         return _refuse(f"{_sentence(str(error))} See `qk --help`.")
     except QuerykeyError as error:  # anything else is a defect and shows its traceback
         return _refuse(str(error))
+    except KeyboardInterrupt as error:
+        from querykey.words import raised
+
+        return 130 if pressed else _refuse(f"the code that was run raised {raised(error)}")
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         sys.stdout = None
         return _refuse("there is no room left where the output was to be written")
     return code or 0
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[list[int]]:
+    """Yield a list that is empty until the user presses Ctrl-C, which still raises.
+
+    A model may raise KeyboardInterrupt too, and that is not the user's.
+    """
+    pressed: list[int] = []
+
+    def press(number: int, frame: Any) -> None:
+        pressed.append(number)
+        signal.default_int_handler(number, frame)
+
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if elsewhere or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield [signal.SIGINT]  # whoever calls us watches by itself
+        return
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @app.command
@@ -204,8 +234,9 @@ def cost(
         Write one HTML page to this file instead of printing.
     """
     with _status(f"deriving the cost of {target}"), _prints_aside():
-        from querykey.costs import cost_of_target, tables, write_page
+        from querykey.costs import cost_of_target, refuse_page, tables, write_page
 
+        refuse_page(html)
         report = cost_of_target(target, field, input, at, attention, phase, over)
         # What is derived when it is first asked for runs the model too.
         if html:

@@ -12,7 +12,12 @@ class QuerykeyError(ValueError):
     """
 
     def __str__(self) -> str:
-        return "".join(map(_shown, super().__str__()))
+        return visible(super().__str__())
+
+
+def visible(text: str) -> str:
+    """Return text with its control characters, but line ends, as escapes: `\\x1b`."""
+    return "".join(map(_shown, text))
 
 
 def _shown(letter: str) -> str:

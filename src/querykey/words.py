@@ -18,8 +18,9 @@ from querykey.errors import QuerykeyError, WrongTypeError
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean X?` for the nearest known word, or nothing where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    names = {name.lower(): name for name in known if name != word}
+    near = difflib.get_close_matches(word.lower(), list(names), n=1, cutoff=0.6)
+    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 def last_line(error: BaseException, longest: int | None = None) -> str:

@@ -58,7 +58,7 @@ def test_an_explanation_in_words():
         "  not flex: FlexAttention on the CPU takes no float64\n"
         "  not triton: it computes kernel attention, not Softmax\n"
         "  not chunked: it computes kernel attention, not Softmax\n"
-        "  not reference: it would give the same, and sdpa is faster"
+        "  not reference: it would give the same for finite numbers, and sdpa is faster"
     )
     assert str(qk.explain(*(x.numpy() for x in (q, k, v)))).splitlines()[0] == (
         "reference: the equation; fast backends take torch tensors, and q is of numpy"

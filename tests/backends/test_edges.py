@@ -345,6 +345,16 @@ def test_nan_in_a_query_comes_out_of_torchs_kernel_as_of_the_equation(tokens, ma
     assert torch.equal(out.isnan(), want.isnan())
 
 
+@pytest.mark.slow
+def test_nan_in_a_query_comes_out_of_flex_too_unless_the_query_sees_nothing():
+    q, k, v = (x.float() for x in drawn(*[(2, 3, 5, 4)] * 3))
+    q[1, 2, 3, 1] = q[0, :, 4] = torch.nan
+    mask = qk.Causal() & ~qk.Dense(torch.tensor([[0] * 5] * 4 + [[1] * 5]))
+    out, want = (qk.attend(q, k, v, mask=mask, backend=name) for name in ("flex", "reference"))
+    torch.testing.assert_close(out, want, equal_nan=True)
+    assert out[1, 2, 3].isnan().all()
+
+
 @pytest.mark.parametrize(
     ("backend", "message"),
     [

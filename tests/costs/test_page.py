@@ -34,3 +34,16 @@ def test_a_file_whose_name_is_no_text_has_its_page(tmp_path):
     report = qk.cost(nn.Linear(3, 2), qk.array("n", 3))
     write_page(report, "\udcff.py:make", str(tmp_path / "page.html"))
     assert "\\udcff.py:make" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    def work(*_):
+        raise AssertionError("the work was done first")
+
+    monkeypatch.setattr("querykey.costs.cost_of_target", work)
+    for file, reason in (
+        (tmp_path / "none" / "page.html", f"there is no folder `{tmp_path / 'none'}`"),
+        (tmp_path, "it is a folder"),
+    ):
+        assert cli.run(["cost", "decoder", "--html", str(file)]) == 2
+        assert capsys.readouterr().err == f"qk: nothing can be written to `{file}`: {reason}\n"

@@ -99,17 +99,26 @@ def test_exit_codes(models, capsys):
     assert "has no `missing`" in err
 
 
+BASELINE = "is no baseline, which is what `qk check --json` printed"
+
+
 def test_a_bad_call_is_one_sentence(models, capsys, tmp_path):
     wrong, deep = tmp_path / "wrong.json", tmp_path / "deep.json"
+    numbers, bare = tmp_path / "numbers.json", tmp_path / "bare.json"
+    numbers.write_text("[1, 2]")
+    bare.write_text('[{"schema": 1, "target": "decoder"}]')
     wrong.write_text("{}")
     deep.write_text(100_000 * "[")
     os.mkfifo(tmp_path / "pipe")
     for words, sentence in [
         (["check"], "qk: name at least one TARGET"),
         (["check", "decoder", "--law", "casuality"], "qk: no law is called `casuality`"),
-        (["check", "decoder", "--baseline", wrong.with_name("none.json")], "is no baseline"),
-        (["check", "decoder", "--baseline", wrong], "is no baseline"),
-        (["check", "decoder", "--baseline", deep], "is no baseline"),
+        (["check", "decoder", "--law", "nosuch"], "`nosuch` (`qk laws` lists them)"),
+        (["check", "decoder", "--baseline", wrong.with_name("no.json")], "No such file or dir"),
+        (["check", "decoder", "--baseline", wrong], f"{BASELINE}: it holds no list"),
+        (["check", "decoder", "--baseline", deep], f"{BASELINE}: this is no JSON (RecursionErr"),
+        (["check", "decoder", "--baseline", numbers], f"{BASELINE}: an entry is no report"),
+        (["check", "decoder", "--baseline", bare], f"{BASELINE}: an entry has no field 'laws'"),
         (["check", "decoder", "--baseline", "/dev/zero"], "it is no regular file"),
         (["check", "decoder", "--baseline", tmp_path / "pipe"], "it is no regular file"),
         (["check", "decoder", "--store", "/dev/full"], "it is no regular file"),

@@ -140,3 +140,12 @@ def test_breaches_are_red_and_colour_goes_under_no_color():
         assert done.returncode == 0, done.stderr
         assert ("\x1b[1;31mBROKEN purity" in done.stdout) is coloured
         assert plain in re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
+
+
+def test_no_control_character_of_a_model_reaches_the_terminal():
+    note = "ValueError: \x1b[31mred\x07 \u202e"
+    report = Report(
+        "a\x1b[2J", "decoder", [broken("purity", note)], about={"cache": note}, note=note
+    )
+    assert "\\x1b[31mred\\x07 \\u202e" in str(report)
+    assert all(letter.isprintable() or letter == "\n" for letter in str(report))

@@ -60,12 +60,17 @@ def whole(tensors):
     tensors[a_weight(tensors)] = tensors[a_weight(tensors)].to(torch.int64)
 
 
+def eight_bits(tensors):
+    tensors[a_weight(tensors)] = tensors[a_weight(tensors)].to(torch.float8_e4m3fn)
+
+
 CHANGES = {
     "missing": (lambda t: t.pop(a_weight(t)), "lacks 1 of the"),
     "unexpected": (lambda t: t.update(new=torch.ones(2)), "without a place in its .*: 1, such as"),
     "renamed": (rename, "lacks 1 of the"),
-    "cut": (cut, "does not load"),
-    "integer": (whole, "holds I64 in the file; weights are floats"),
+    "cut": (cut, r"tensor `.*` is \(.*\), and by config.json it is \(.*\)$"),
+    "integer": (whole, "holds I64 in the file; weights are floats of 16 bits or more"),
+    "8 bits": (eight_bits, "holds F8_E4M3 in the file; weights are floats of 16 bits or more"),
 }
 
 
@@ -80,7 +85,9 @@ def test_tensors_that_are_not_the_models_are_refused(folder, change):
 
 ENTRIES = {
     "type": ({"model_type": "nosuch"}, "has no architecture `nosuch`"),
-    "no text": ({"model_type": 5}, "has no architecture `5`"),
+    "no text": ({"model_type": 5}, "names no model_type$"),
+    "a list": ({"model_type": []}, "names no model_type$"),
+    "no list": ({"architectures": 5}, "`architectures` is a list of names$"),
     "class": ({"architectures": ["Evil"]}, "has no model class `Evil`"),
     "no model": ({"architectures": ["AutoConfig"]}, "has no model class `AutoConfig`"),
     "another": ({"architectures": ["T5ForConditionalGeneration"]}, "of the type `t5`, not"),
@@ -94,6 +101,25 @@ def test_entries_that_name_nothing_are_refused(folder, entry):
     config(folder, **entries)
     with pytest.raises(TargetError, match=text):
         build(str(folder))
+    with pytest.raises(TargetError, match=text):
+        outline(str(folder / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is no JSON: JSONDecodeError: "),
+        ("{}".encode("utf-16"), "is no JSON: UnicodeDecodeError: "),
+        (b"[" * 99999, "is no JSON: RecursionError: "),
+        (b"[1]", "holds no JSON object$"),
+        (b"{}", "names no model_type$"),
+    ],
+)
+def test_a_config_that_is_none_is_called_that(folder, content, text):
+    (folder / "config.json").write_bytes(content)
+    for read in (lambda: build(str(folder)), lambda: outline(str(folder / "config.json"))):
+        with pytest.raises(TargetError, match=text):
+            read()
 
 
 def test_hostile_numbers_are_refused_before_memory_is_taken(folder):
@@ -103,6 +129,7 @@ def test_hostile_numbers_are_refused_before_memory_is_taken(folder):
         ("vocab_size", 10**15, r"a size is at most"),
         (EPSILON[kind], float("nan"), r"is nan, which is no number"),
         (EPSILON[kind], float("inf"), r"is inf, which is no number"),
+        (EPSILON[kind], -1.0, r"is -1.0, which is no number"),
     ):
         before = (folder / "config.json").read_text()
         config(folder, **{key: value})
@@ -121,7 +148,15 @@ def test_a_shard_outside_the_folder_is_called_that(folder, tmp_path):
     (folder / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "../secret.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(
-        models.FolderError, match=r"'\.\./secret\.safetensors' is outside the folder"
-    ):
+    words = r"'\.\./secret\.safetensors' is outside the folder"
+    with pytest.raises(models.FolderError, match=words):
         models.load(folder)
+    with pytest.raises(TargetError, match=words):
+        build(str(folder))
+    index["weight_map"] = dict.fromkeys(tensors, "gone.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(TargetError, match=r"its shard `gone\.safetensors` is missing$"):
+        build(str(folder))
+    (folder / "model.safetensors.index.json").write_text("[1]")
+    with pytest.raises(TargetError, match=r"index\.json is no index of shards$"):
+        build(str(folder))

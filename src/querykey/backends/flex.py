@@ -31,7 +31,7 @@ from querykey.backends.backend import Request
 from querykey.backends.operators import no_forward_mode, recompiling_up_to, version
 from querykey.backends.pairs import looked_at
 from querykey.backends.sdpa import four_axes
-from querykey.backends.sdpa import notes as notes  # both fuse the mask into the scores
+from querykey.backends.sdpa import notes as notes_of_masks
 
 computes: type[Mechanism] = Softmax
 beaten = "it serves, but pays on a GPU and with masks that leave blocks out; ask for it by name"
@@ -89,7 +89,16 @@ def run(request: Request[Softmax]) -> torch.Tensor:
             scale=request.mechanism.scale_for(request.call.key_dim),
             enable_gqa=request.call.heads != request.call.kv_heads,
         )  # fmt: skip
+    if q.device.type == "cpu":
+        # The kernel finds no largest score where all are NaN, and answers zeros.
+        out = torch.where(q.isnan().any(-1, keepdim=True), math.nan, out)
     return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
+
+
+def notes(request: Request[Softmax]) -> tuple[str, ...]:
+    """Say what a user should know about the numbers."""
+    on_gpu = ("a query that holds NaN may come out as zeros",)
+    return notes_of_masks(request) + (() if request.q.device.type == "cpu" else on_gpu)
 
 
 @cache

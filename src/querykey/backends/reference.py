@@ -13,7 +13,7 @@ from querykey.attention import (
 from querykey.backends.backend import Request
 
 computes: type[Mechanism] = Mechanism
-beaten = "it would give the same, and {taken} is faster"
+beaten = "it would give the same for finite numbers, and {taken} is faster"
 
 
 def why(request: Request[Any]) -> str:

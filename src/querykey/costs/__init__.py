@@ -10,7 +10,7 @@ Two engines check each other: symbolic sizes that go through the model on tensor
 and exact interpolation of counts at concrete sizes.
 """
 
-from querykey.costs.command import cost_of_target, write_page
+from querykey.costs.command import cost_of_target, refuse_page, write_page
 from querykey.costs.inputs import CostError, array, images, tokens
 from querykey.costs.measure import cost
 from querykey.costs.render import tables, totals
@@ -23,6 +23,7 @@ __all__ = [
     "cost",
     "cost_of_target",
     "images",
+    "refuse_page",
     "tables",
     "tokens",
     "totals",

@@ -12,7 +12,7 @@ from querykey.costs.measured_model import refuse_lazy
 from querykey.costs.over import first_values
 from querykey.costs.render import page
 from querykey.costs.report import CostReport
-from querykey.show import write_file
+from querykey.show import unwritable, write_file
 from querykey.targets import Input, Target, outline, parse_fields, source_of
 
 DIGITS = 18  # no axis of a tensor needs more
@@ -131,6 +131,13 @@ def parse_sizes(text: str) -> dict[str, int]:
             raise CostError(f"--at gives `{name}` twice; write each size once")
         sizes[name] = int(size)
     return sizes
+
+
+def refuse_page(file: str | Path) -> None:
+    """Raise the error for a page that cannot be written, before the work is done."""
+    reason = unwritable(Path(file)) if file else ""
+    if reason:
+        raise CostError(f"nothing can be written to `{file}`: {reason}")
 
 
 def write_page(report: CostReport, target: str, file: str | Path) -> None:

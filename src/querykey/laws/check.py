@@ -165,8 +165,8 @@ def named(name: str, laws: Iterable[Named]) -> list[Named]:
         if fnmatch.fnmatchcase(law.name, name) or (name and law.name.startswith(name))
     ]
     if not chosen:
-        names = [law.name for law in laws]
-        raise BadChoiceError(f"no law is called `{name}`{suggest(name, names)}")
+        hint = suggest(name, [law.name for law in laws])
+        raise BadChoiceError(f"no law is called `{name}`{hint} (`qk laws` lists them)")
     return chosen
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from querykey.errors import visible
 from querykey.laws.finding import UNTRIED, Finding
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _paragraph(words: str, width: int, style: str = "", first: str = "", rest: s
     from rich.text import Text
 
     lines = textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=rest,
+        visible(words), width, initial_indent=first, subsequent_indent=rest,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return Text("\n".join(lines), style=style)

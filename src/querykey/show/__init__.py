@@ -2,7 +2,7 @@
 
 from querykey.show.cells import cell_chart
 from querykey.show.figure import Series, line_chart
-from querykey.show.file import WriteError, replacing, write_file
+from querykey.show.file import WriteError, replacing, unwritable, write_file
 from querykey.show.folding import fold_numbered, group_name
 from querykey.show.page import code, grid, heading, page, text
 from querykey.show.table import (
@@ -33,5 +33,6 @@ __all__ = [
     "table",
     "text",
     "until_the_reader_leaves",
+    "unwritable",
     "write_file",
 ]

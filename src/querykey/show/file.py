@@ -24,6 +24,20 @@ def write_file(path: str | Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def unwritable(file: Path) -> str:
+    """Return why a file cannot be written, or the empty string where it can."""
+    try:
+        if file.is_dir():
+            return "it is a folder"
+    except OSError as error:  # such as a name that is too long
+        return str(error.strerror)
+    if not file.parent.is_dir():
+        return f"there is no folder `{file.parent}`"
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        return "writing there is not allowed"
+    return ""
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a path beside a file, which takes the file's place where the block ends well.

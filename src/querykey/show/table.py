@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
         drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         # Text, not str, because rich would read a cell such as `[batch, seq]` as markup.
-        drawn.add_row(*(Text(number(cell) if _is_number(cell) else str(cell)) for cell in row))
+        texts = (number(cell) if _is_number(cell) else visible(str(cell)) for cell in row)
+        drawn.add_row(*map(Text, texts))
     return drawn
 
 

@@ -29,34 +29,41 @@ def build_folder(path: str) -> tuple[nn.Module, tuple[Input, ...], str]:
     Every tensor of the model comes from the folder, and every tensor of the folder has a place.
     """
     folder = Path(path)
-    model_type, architecture, entries = _read_config(path)
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise TargetError(
-            f"folder `{path}` has no *.safetensors file (pickled weights are not read)"
-        )
-    if model_type == OURS:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise TargetError(f"folder `{path}` has no config.json")
+    entries = read_config(file)
+    if entries["model_type"] == OURS:
         return _our_folder(folder)
-    model_class = _model_class(folder / "config.json", model_type, architecture)
+    files = _weights(folder)
+    model_class = model_class_of(file, entries)
     held = {name: dtype for file in files for name, dtype in _held(path, file).items()}
     # A layer has a tensor at least; models that share one among all layers are the exception.
-    refuse_numbers(f"{folder / 'config.json'}", entries, max(1000, len(held)))
+    refuse_numbers(f"{file}", entries, max(1000, len(held)))
     try:
         with quiet(), _no_progress_bar():
             model, loading = model_class.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, output_loading_info=True
-            )
+                str(folder), local_files_only=True, use_safetensors=True, output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )  # fmt: skip
     except Exception as error:
         raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
     _refuse_random(path, model, loading)
     if not entries.get("quantization_config"):
-        _refuse_whole_numbers(path, model, held)
+        _refuse_small_numbers(path, model, held)
     return model.eval(), inputs_of(model), "weights from the folder"
 
 
 def _refuse_random(path: str, model: nn.Module, loading: dict[str, Any]) -> None:
     """Raise the error for tensors that the folder lacks, or that the model has no place for."""
     missing, unexpected = sorted(loading["missing_keys"]), sorted(loading["unexpected_keys"])
+    mismatched = sorted(loading["mismatched_keys"])
+    if mismatched:
+        name, held, wanted = mismatched[0]
+        raise TargetError(
+            f"folder `{path}`: tensor `{name}` is {tuple(held)}, and by config.json it is "
+            f"{tuple(wanted)}"
+        )
     if missing:
         count = len(model.state_dict())
         raise TargetError(
@@ -70,15 +77,16 @@ def _refuse_random(path: str, model: nn.Module, loading: dict[str, Any]) -> None
         )
 
 
-def _refuse_whole_numbers(path: str, model: nn.Module, held: dict[str, str]) -> None:
-    """Raise the error for weights that are whole numbers in the file."""
+def _refuse_small_numbers(path: str, model: nn.Module, held: dict[str, str]) -> None:
+    """Raise the error for weights that are whole numbers in the file, or floats of 8 bits."""
     floats = {n for n, tensor in model.state_dict().items() if tensor.is_floating_point()}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     for name, dtype in sorted(held.items()):
         names = {name, f"{prefix}{name}", name.removeprefix(prefix)}
-        if dtype[0] in "IUB" and dtype != "BF16" and names & floats:
+        if dtype not in ("F64", "F32", "F16", "BF16") and names & floats:
             raise TargetError(
-                f"folder `{path}`: tensor `{name}` holds {dtype} in the file; weights are floats"
+                f"folder `{path}`: tensor `{name}` holds {dtype} in the file; weights are floats "
+                "of 16 bits or more"
             )
 
 
@@ -97,26 +105,54 @@ def save_pretrained(model: Any, folder: Path) -> None:
         model.save_pretrained(str(folder))
 
 
-def _read_config(path: str) -> tuple[str, str | None, dict[str, Any]]:
-    """Return the model_type, the first of the architectures, and all entries of config.json."""
-    file = Path(path) / "config.json"
-    if not file.is_file():
-        raise TargetError(f"folder `{path}` has no config.json")
+def _weights(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights; none of its shards is missing or elsewhere."""
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file() and not (folder / "model.safetensors").is_file():
+        try:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            beside = {shard for shard in shards if Path(shard).name != shard}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise TargetError(f"folder `{folder}`: {index.name} is no index of shards") from None
+        if beside:
+            raise TargetError(
+                f"folder `{folder}`: shard {min(beside)!r} is outside the folder; a shard is named "
+                "by its file alone"
+            )
+        missing = shards - {file.name for file in files}
+        if missing:
+            raise TargetError(f"folder `{folder}`: its shard `{min(missing)}` is missing")
+    if not files:
+        raise TargetError(
+            f"folder `{folder}` has no *.safetensors file (pickled weights are not read)"
+        )
+    return files
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the entries of a config.json, a model_type among them."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        named = (config.get("architectures") or [None])[0]
-        return config["model_type"], named, config
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TargetError(f"`{file}` names no model_type: {last_line(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise TargetError(f"`{file}` is no JSON: {last_line(error, 200)}") from error
+    if not isinstance(config, dict):
+        raise TargetError(f"`{file}` holds no JSON object")
+    if not isinstance(config.get("model_type"), str):
+        raise TargetError(f"`{file}` names no model_type")
+    if not isinstance(config.get("architectures") or [], list):
+        raise TargetError(f"`{file}`: `architectures` is a list of names")
+    return config
 
 
-def _model_class(file: Path, model_type: Any, architecture: Any) -> Any:
+def model_class_of(file: Path, entries: dict[str, Any]) -> Any:
     """Return the class that config.json names, which is one of its model_type."""
     library, types = transformers_library(), config_classes()
-    if not isinstance(model_type, str) or model_type not in types:
+    model_type, architecture = entries["model_type"], (entries.get("architectures") or [None])[0]
+    if model_type not in types:
         raise TargetError(
             f"`{file}`: transformers {library.__version__} has no architecture "
-            f"`{model_type}`{suggest(str(model_type), types)}"
+            f"`{model_type}`{suggest(model_type, types)}"
         )
     if architecture is None:
         return library.AutoModel

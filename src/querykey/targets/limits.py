@@ -21,7 +21,8 @@ def refuse_numbers(name: str, entries: Any, layers: int = MOST_LAYERS) -> None:
     """Raise the error for an entry of a configuration that is no number or a hostile size."""
     for key, value in _numbers(entries, ""):
         last = key.rpartition(".")[2]
-        if math.isnan(value) or (math.isinf(value) and "eps" in last):
+        added = "eps" in last  # to what roots are taken of
+        if math.isnan(value) or (added and not 0 <= value < math.inf):
             raise TargetError(f"`{name}`: `{key}` is {value}, which is no number to compute with")
         if isinstance(value, float):
             continue

@@ -25,7 +25,7 @@ from torch import nn
 
 from querykey.targets.errors import TargetError
 from querykey.targets.factories import build_python, module_of
-from querykey.targets.folders import OURS
+from querykey.targets.folders import OURS, model_class_of, read_config
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import (
     class_with_head,
@@ -149,22 +149,12 @@ def _of_architecture(name: str, fields: Fields) -> Outline:
 
 
 def _of_file(name: str, file: Path, fields: Fields) -> Outline:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        model_type, architectures = values["model_type"], values.get("architectures") or [None]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TargetError(f"`{file}` names no model_type: {last_line(error)}") from error
-    types, library = config_classes(), transformers_library()
-    if model_type not in types:
-        raise TargetError(
-            f"`{file}`: transformers {library.__version__} has no architecture "
-            f"`{model_type}`{suggest(str(model_type), types)}"
-        )
+    values = read_config(file)
+    named = model_class_of(file, values)
     with _refusals(name):
-        config = types[model_type].from_dict(values)
-        named = getattr(library, str(architectures[0]), None)
-        if named is None:
-            config, named = class_with_head(model_type, None, config)
+        config = config_classes()[values["model_type"]].from_dict(values)
+        if not values.get("architectures"):
+            config, named = class_with_head(values["model_type"], None, config)
         config = _with_fields(name, config, values, fields)
         return _on_meta(named, config, "the sizes of its config.json")
 

@@ -22,10 +22,12 @@ def interruption() -> Iterator[threading.Event]:
 
     def stop(number: int, frame: Any) -> None:
         if event.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            first = before[number]  # such as that of the command line, which notes it
+            (first if callable(first) else signal.default_int_handler)(number, frame)
         event.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {int(number): signal.signal(number, stop) for number in numbers}
     try:
         yield event
     finally:

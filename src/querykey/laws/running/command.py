@@ -18,9 +18,10 @@ from querykey.laws.printed import WIDTH, Marks, breach, causes, explained, nothi
 from querykey.laws.report import Report, SchemaError, check_schema
 from querykey.laws.running.exports import as_junit, as_sarif
 from querykey.laws.running.scripts import Scripts, write_scripts
-from querykey.laws.running.store import Question, endless, unwritable
+from querykey.laws.running.store import Question, endless
 from querykey.laws.running.workers import Limits, answers
-from querykey.show import until_the_reader_leaves, write_file
+from querykey.show import until_the_reader_leaves, unwritable, write_file
+from querykey.words import last_line
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 HINT = "--repro DIR writes a script for every breach that shows it with plain torch"
@@ -28,6 +29,10 @@ HINT = "--repro DIR writes a script for every breach that shows it with plain to
 
 class BadCallError(QuerykeyError):
     """One sentence: what is wrong with the way `qk check` was called."""
+
+
+class _NoReportsError(TypeError):
+    """Says why a file cannot be a baseline."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,10 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
         return set()
     try:
         if endless(file):
-            raise TypeError("it is no regular file")
+            raise _NoReportsError("it is no regular file")
         reports = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(reports, list):
-            raise TypeError("it holds no list")
+            raise _NoReportsError("it holds no list")
         for report in reports:
             check_schema(report)
         return {
@@ -180,9 +185,19 @@ def read_baseline(file: Path | None) -> set[tuple[str, str]]:
         raise BadCallError(f"`{file}` cannot be the baseline: {error}") from error
     except (OSError, ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
         raise BadCallError(
-            f"`{file}` is no baseline (it is what `qk check --json` printed): "
-            f"{type(error).__name__}: {error}"
+            f"`{file}` is no baseline, which is what `qk check --json` printed: {_why_none(error)}"
         ) from error
+
+
+def _why_none(error: Exception) -> str:
+    """Return why a file holds no reports, in words."""
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    if isinstance(error, ValueError | RecursionError):
+        return f"this is no JSON ({last_line(error)})"
+    if isinstance(error, KeyError):
+        return f"an entry has no field {error}"
+    return str(error) if type(error) is _NoReportsError else "an entry is no report"
 
 
 def as_page(reports: list[Report]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from querykey.errors import QuerykeyError
 from querykey.laws.report import Report, SchemaError, installed
+from querykey.show import unwritable
 
 ASKED = "asked"  # beside the fields of a report: what it is the answer to
 FOLDERS = 1000  # in which code that a target may import is looked for
@@ -70,20 +71,6 @@ def endless(file: Path) -> bool:
     """Return whether reading a file may never end, as of a device or a named pipe."""
     ends = str(file) == os.devnull or file.parent == Path("/dev/fd")  # the shell's own `<(...)`
     return not ends and os.path.exists(file) and not os.path.isfile(file)
-
-
-def unwritable(file: Path) -> str:
-    """Return why a file cannot be written, or the empty string where it can."""
-    try:
-        if file.is_dir():
-            return "it is a folder"
-    except OSError as error:  # such as a name that is too long
-        return str(error.strerror)
-    if not file.parent.is_dir():
-        return f"there is no folder `{file.parent}`"
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        return "writing there is not allowed"
-    return ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ model = load("folder")      # config.json and safetensors
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from querykey.models.folders.families import FAMILIES
 from querykey.models.folders.families.family import (
     Family,
     FolderError,
+    Origin,
     Row,
     Settings,
     read_special,
@@ -67,6 +69,9 @@ def load(
     with torch.no_grad():
         for name, tensor in stored_tensors(model):
             tensor.copy_(weights[name])
+    if family is not None:
+        kept = {name: settings[name] for name in family.keeps if name in settings}
+        model.origin = Origin(settings["model_type"], kept)  # type: ignore[assignment]
     return model.eval()
 
 
@@ -118,7 +123,8 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
     if settings.get("quantization_config"):
         raise FolderError("config.json: its weights are quantized (`quantization_config`)")
     renamed = {ours: settings[name] for name, ours in family.entries.items() if name in settings}
-    return family.read(family.defaults | settings | renamed, names)
+    defaults = family.defaults_of(settings["model_type"])
+    return family.read(defaults | settings | renamed, names)
 
 
 def _refuse_layers(record: Any, tensors: int) -> None:
@@ -210,8 +216,12 @@ def _read(
 def _check_rest(tensors: Tensors, places: list[Match], family: Family | None) -> None:
     """Every other tensor is one that we need not read, or a copy of one that we have read."""
     ignored, copies = ((), {}) if family is None else (family.ignored, family.copies)
+    dropped = []
     for name in sorted(tensors.names - {row.theirs for row, _ in places}):
         if name.endswith(ignored):
+            continue
+        if family is not None and name.endswith(family.dropped):
+            dropped.append(name)
             continue
         ends = tuple(ours for theirs, ours in copies.items() if name.endswith(theirs))
         read = next((row.theirs for row, ours in places if ours[0].endswith(ends)), None)
@@ -224,3 +234,9 @@ def _check_rest(tensors: Tensors, places: list[Match], family: Family | None) ->
                 f"{tensors.files[name]}: tensor `{name}` is not `{read}`, "
                 "though config.json says that they are tied"
             )
+    if dropped:
+        warnings.warn(
+            f"{tensors.folder}: the model of config.json has no place for {', '.join(dropped)}, "
+            "so they are left out",
+            stacklevel=4,
+        )

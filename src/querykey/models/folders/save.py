@@ -12,7 +12,7 @@ from torch import nn
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.build import MODELS, build
 from querykey.models.folders.families import FAMILIES
-from querykey.models.folders.families.family import Family, Settings, write_special
+from querykey.models.folders.families.family import Family, Origin, Settings, write_special
 from querykey.models.folders.files import as_folder, write_folder
 from querykey.models.folders.names import OURS, matches, stored_tensors
 from querykey.models.folders.records import same, to_record
@@ -28,7 +28,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
     # torch.compile returns a module around the model, whose tensors have other names.
     model = next((m for m in model.modules() if isinstance(m, MODELS[type(config)])), model)
     ours = _described(model, config)
-    family, settings = _expressed(config)
+    family, settings = _expressed(config, getattr(model, "origin", Origin()))
     settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
     if family is None:
         write_folder(folder, settings, ours, shard_bytes, _special_settings(config))
@@ -69,19 +69,32 @@ def _special_settings(config: Any) -> Settings:
     return write_special(embedding) if isinstance(embedding, EmbeddingConfig) else {}
 
 
-def _expressed(config: Any) -> tuple[Family | None, Settings]:
-    """Return the family whose config.json reads back as this config, and that config.json."""
-    for family in FAMILIES:
-        settings = family.write(config)
-        if settings is None:
+def _expressed(config: Any, origin: Origin) -> tuple[Family | None, Settings]:
+    """Return the family whose config.json reads back as this config, and that config.json.
+
+    The family that the model was loaded from comes first, with what its folder said beside.
+    """
+    pooled = ("pooler.dense.weight",) if getattr(config, "pooler", None) else ()
+    names = frozenset((*pooled, *_untied(config)))
+    for family in sorted(FAMILIES, key=lambda family: origin.model_type not in family.types):
+        written = family.write(config)
+        if written is None:
             continue
-        pooled = ("pooler.dense.weight",) if getattr(config, "pooler", None) else ()
-        names = frozenset((*pooled, *_untied(config)))
-        settings |= {"model_type": family.types[0]}
-        with suppress(ValueError):  # a family may refuse what it cannot express
-            if same(family.read(family.defaults | settings, names), config):
-                return family, settings
+        native = origin.model_type in family.types
+        written["model_type"] = origin.model_type if native else family.types[0]
+        for settings in (written | (origin.kept if native else {}), written):
+            defaults = family.defaults_of(settings["model_type"])
+            with suppress(ValueError):  # a family may refuse what it cannot express
+                if same(family.read(defaults | settings, names), config):
+                    return family, _renamed(settings)
     return None, {"model_type": OURS, "config": to_record(config)}
+
+
+def _renamed(settings: Settings) -> Settings:
+    """Return the settings with the name that the model_type has for the class of RoBERTa."""
+    name = {"xlm-roberta": "XLMRoberta", "camembert": "Camembert"}.get(settings["model_type"])
+    named = [kind.replace("Roberta", name or "Roberta") for kind in settings["architectures"]]
+    return settings | {"architectures": named}
 
 
 def _untied(config: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from querykey.models.folders.families.family import (
@@ -56,6 +57,10 @@ BERT_TOKENS = (
 )
 BERT_TIED = (Row("cls.predictions.bias", "head.output.bias"),)
 BERT_UNTIED = (Row("cls.predictions.decoder", "head.output"),)
+BERT_PAIRS = (
+    Row("bert.pooler.dense", "head.classes.transform"),
+    Row("cls.seq_relationship", "head.classes.output"),
+)
 BERT_CLASSES = (
     Row("bert.pooler.dense", "head.transform"),
     Row("classifier", "head.output"),
@@ -77,8 +82,19 @@ def bert_rows(config: EncoderConfig) -> tuple[Row, ...]:
     """Return the table for a BERT with this head."""
     if isinstance(config.head, ClassHead):
         return BERT_ROWS + BERT_CLASSES
-    untied = isinstance(config.head, TokenHead) and not config.head.tied
-    return BERT_ROWS + BERT_TOKENS + (BERT_UNTIED if untied else BERT_TIED)
+    both = isinstance(config.head, PairHead)
+    head = config.head.tokens if isinstance(config.head, PairHead) else config.head
+    untied = isinstance(head, TokenHead) and not head.tied
+    rows = BERT_TOKENS + (BERT_UNTIED if untied else BERT_TIED)
+    if both:
+        rows = tuple(replace(row, ours=_within_tokens(row.ours)) for row in rows) + BERT_PAIRS
+    return BERT_ROWS + rows
+
+
+def _within_tokens(ours: str | tuple[str, ...]) -> str:
+    """Return our name of a part of the head over tokens where it is one of two heads."""
+    assert isinstance(ours, str)
+    return ours.replace("head.", "head.tokens.", 1)
 
 
 def roberta_rows(config: EncoderConfig) -> tuple[Row, ...]:
@@ -115,7 +131,9 @@ def _read(settings: Settings, names: frozenset[str], name: str, positions: Learn
     elif kind.endswith("SequenceClassification"):
         head = ClassHead(_classes(settings), transform="tanh")
     has_pooler = any(tensor.endswith("pooler.dense.weight") for tensor in names)
-    pools = has_pooler and kind.endswith(("Model", "PreTraining"))
+    if kind.endswith("PreTraining"):
+        head = PairHead(head, ClassHead(2, transform="tanh"))
+    pools = has_pooler and kind.endswith("Model")
     return EncoderConfig(
         EmbeddingConfig(
             settings["vocab_size"],
@@ -167,14 +185,14 @@ def read_roberta(settings: Settings, names: frozenset[str]) -> EncoderConfig:
 def _write(config: object, name: str) -> Settings | None:
     if not (isinstance(config, EncoderConfig) and isinstance(config.positions, Learned)):
         return None
-    if isinstance(config.head, PairHead):
-        return None
     if not config.embedding.types:  # theirs always adds one of them
         return None
     head, block = config.head, config.block
     kind = "Model"
-    if isinstance(head, TokenHead):
-        kind = "ForMaskedLM" if config.pooler is None else "ForPreTraining"
+    if isinstance(head, PairHead):
+        head, kind = head.tokens, "ForPreTraining"
+    elif isinstance(head, TokenHead):
+        kind = "ForMaskedLM"
     elif isinstance(head, ClassHead):
         kind = "ForSequenceClassification"
     settings: Settings = {
@@ -213,27 +231,30 @@ def write_roberta(config: object) -> Settings | None:
 BERT = Family(
     ("bert",), DEFAULTS, "bert.", bert_rows, read_bert, write_bert,
     ignored=(
-        "position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
-        "pooler.dense.weight", "pooler.dense.bias",
+        "position_ids",
         "cls.predictions.bias",  # not the one that is added, where the head is untied
         "embeddings.token_type_ids",
     ),
     copies={
         "cls.predictions.decoder.weight": "embed.tokens.weight",
         "cls.predictions.decoder.bias": "head.output.bias",
+        "predictions.decoder.bias": "head.tokens.output.bias",  # where it is one of two heads
     },
     aliases=(
         ("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
         ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     ),
+    keeps=("id2label", "label2id"),
+    dropped=(
+        "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+        "pooler.dense.weight", "pooler.dense.bias",
+    ),
 )  # fmt: skip
 ROBERTA = Family(
     ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
     read_roberta, write_roberta,
-    ignored=(
-        "position_ids", "pooler.dense.weight", "pooler.dense.bias", "lm_head.bias",
-        "embeddings.token_type_ids",
-    ),
+    ignored=("position_ids", "lm_head.bias", "embeddings.token_type_ids"),
+    dropped=("pooler.dense.weight", "pooler.dense.bias"),
     copies={
         "lm_head.decoder.weight": "embed.tokens.weight",
         "lm_head.decoder.bias": "head.output.bias",
@@ -242,4 +263,6 @@ ROBERTA = Family(
         ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
         ("lm_head.bias", "lm_head.decoder.bias"),
     ),
+    keeps=("id2label", "label2id"),
+    variants={"xlm-roberta": {"vocab_size": 30522}, "camembert": {"vocab_size": 30522}},
 )  # fmt: skip

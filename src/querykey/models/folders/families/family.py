@@ -17,6 +17,14 @@ class FolderError(QuerykeyError):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a model's own config does not hold of the config.json that it was loaded from."""
+
+    model_type: str = ""
+    kept: Settings = field(default_factory=dict)  # entries that a round trip writes again
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of a family's table: the name of a module or parameter there, and our name for it.
 
@@ -37,13 +45,14 @@ class Family:
     returns config.json, or None for a config that the family cannot express.
     """
 
-    types: tuple[str, ...]  # model_type in config.json; we write the first
+    types: tuple[str, ...]  # model_type in config.json; we write the first, or the origin's
     defaults: Settings  # what a missing entry of config.json means
     prefix: str  # of the names in folders with a head; those without have no prefix
     rows: Callable[[Any], tuple[Row, ...]]  # the table, for one of our configs
     read: Callable[[Settings, frozenset[str]], Any]
     write: Callable[[Any], Settings | None]
     ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
+    dropped: tuple[str, ...] = ()  # ends of what was learned, but has no place in some models
     # Names of a tied head, or their ends, and the end of our name of what they repeat.
     copies: Mapping[str, str] = field(default_factory=dict)
     # The end of a name, and the other name that a tied tensor may have been stored under instead.
@@ -52,6 +61,13 @@ class Family:
     judged: str | None = None
     # Other names of entries of config.json, which count before ours, as in `transformers`.
     entries: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()  # entries that mean nothing to our config; see Origin
+    # Defaults of one type that differ from those of the family.
+    variants: Mapping[str, Settings] = field(default_factory=dict)
+
+    def defaults_of(self, model_type: Any) -> Settings:
+        """Return what a missing entry means in a config.json of this type."""
+        return self.defaults | self.variants.get(model_type, {})
 
     def table(self, config: Any, layers: int) -> Iterator[Row]:
         """Yield the rows for a config, those of a layer once for every layer."""

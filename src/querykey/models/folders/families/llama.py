@@ -175,7 +175,7 @@ def _family(name: str, defaults: Settings, read: Any, write: Any) -> Family:
     return Family(
         (name,), defaults, "model.", lambda config: ROWS, read, write,
         ignored=("rotary_emb.inv_freq",), copies={"lm_head.weight": "embed.tokens.weight"},
-        aliases=(("embed_tokens.weight", "lm_head.weight"),),
+        aliases=(("embed_tokens.weight", "lm_head.weight"),), keeps=("max_position_embeddings",),
     )  # fmt: skip
 
 

@@ -115,5 +115,6 @@ def write(config: object) -> Settings | None:
 
 VIT = Family(
     ("vit",), DEFAULTS, "vit.", lambda config: ROWS, read, write,
-    ignored=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"),
+    dropped=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"),
+    keeps=("id2label", "label2id"),
 )  # fmt: skip
