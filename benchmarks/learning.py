@@ -51,7 +51,7 @@ JOBS: dict[str, Job] = {
     "mnist": Job("mnist"),
     "mnist-small": Job(  # small enough for one core
         "mnist",
-        flags={"patch": "7", "width": "64", "dropout": "0.05", "shift": "1", "steps": "9000"},
+        flags={"patch": "7", "width": "64", "dropout": "0.05", "shift": "1", "steps": "5000"},
         large=False,
     ),
     "masked-words": Job("masked-words", jobs.masked),

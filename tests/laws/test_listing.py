@@ -62,4 +62,7 @@ def test_laws_that_begin_so_are_shown_in_full(capsys):
 def test_an_unknown_law_gets_one_sentence_with_the_nearest_name(capsys):
     code, out, err = run(capsys, "laws", "causality.pertub")
     assert (code, out) == (2, "")
-    assert err == "qk: no law is called `causality.pertub`; did you mean `causality.perturb`?\n"
+    assert err == (
+        "qk: no law is called `causality.pertub`; did you mean `causality.perturb`? "
+        "(`qk laws` lists them)\n"
+    )
