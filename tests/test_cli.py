@@ -99,7 +99,8 @@ def test_a_factory_that_raises_shows_its_last_line_and_no_traceback(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"qk: `{file}:make`: make() raised RuntimeError: the width must be even (model.py:2, make)\n"
+        f"qk: `{file}:make`: make() raised RuntimeError: the width must be even "
+        "(model.py:2, make)\n"
     )
 
 

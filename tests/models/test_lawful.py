@@ -58,7 +58,9 @@ LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("mistral", "t5")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*LONG, *(name for name in PRESETS if name not in ("mistral", "t5"))])
+@pytest.mark.parametrize(
+    "name", [*LONG, *(name for name in PRESETS if name not in ("mistral", "t5"))]
+)
 def test_presets_have_a_formula(name, capsys):
     assert run(["cost", name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
