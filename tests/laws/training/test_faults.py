@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.laws.training import plain
+from tests.laws.training import huggingface, lightning_loops, plain
 
 import querykey as qk
 
-STYLES = {"plain": plain}
+STYLES = {"plain": plain, "Trainer": huggingface, "Lightning": lightning_loops}
 CASES = [
     pytest.param(style, name, id=f"{style}: {name}")
     for style, loops in STYLES.items()

@@ -34,10 +34,10 @@ class Forward(LoopEvent):
     module: nn.Module
     training: bool
     with_graph: bool  # whether gradients were enabled
-    batch: Batch  # of its inputs
-    rows: int  # the first size of its first input
     switches: list[str]  # the modules in it that act in one mode alone, and are in training mode
     asleep: list[str]  # those that are in evaluation mode
+    batch: Batch = ()  # its inputs
+    rows: int = 0  # the first size of its first input
     outputs: list[Any] = field(default_factory=list)  # the nodes of its outputs
     inputs: tuple[Any, Any] | None = None  # its arguments, of the first step alone
     used: bool = False  # by a backward pass

@@ -75,29 +75,29 @@ class Recording:
 
     # What is watched calls these.
 
-    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter_module(self, module: nn.Module) -> None:
         """Note that a module is called."""
         graph = torch.is_grad_enabled()
         root = self.calls[0] if self.calls else None
         module = uncompiled(module)
         if not self.calls and any(True for _ in module.parameters()):
-            inputs = [tensor for _, tensor in tensors((args, kwargs))]
             on, off = switches.of_model(module)
+            again = self.differentiating is not None
             root = Forward(
-                len(self.events), here(), module, module.training, graph,
-                tuple(map(_content, inputs)), _rows(inputs), on, off,
-                again=self.differentiating is not None,
-            )  # fmt: skip
-            if not self.of(Step):
-                root.inputs = args, kwargs
+                len(self.events), here(), module, module.training, graph, on, off, again=again
+            )
             self.add(root)
         self.uses.enter(module, root.module if root else None, graph)
         self.calls.append(root)
 
-    def leave_module(self, module: nn.Module, output: Any) -> None:
+    def leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Note that a module has returned, or raised an exception."""
         module = uncompiled(module)
         root = self.calls.pop() if self.calls else None
+        if root is not None and not self.calls:
+            inputs = [tensor for _, tensor in tensors((args, kwargs))]
+            root.batch, root.rows = tuple(map(_content, inputs)), _rows(inputs)
+            root.inputs = None if self.of(Step) else (args, kwargs)
         if root is None or not torch.is_grad_enabled():
             return
         made = [tensor for _, tensor in tensors(output) if tensor.requires_grad]

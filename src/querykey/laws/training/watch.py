@@ -43,21 +43,22 @@ def _watch_modules(recording: Recording, undone: ExitStack) -> None:
     """Note the calls of all modules, and how attention is spread in the first."""
     attention = watch_attention(recording)
 
-    def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+    def enter(module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        recording.enter_module(module, args, kwargs or {})
+        recording.enter_module(module)
         attention.enter(module)
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             return
         attention.leave(module)
-        recording.leave_module(module, output)
+        recording.leave_module(module, args, kwargs, output)
 
     undone.callback(attention.end)
     undone.callback(register_module_forward_pre_hook(enter).remove)
-    undone.callback(register_module_forward_hook(leave, always_call=True).remove)
+    hook = register_module_forward_hook(leave, with_kwargs=True, always_call=True)
+    undone.callback(hook.remove)
 
 
 def _watch_backward(recording: Recording, undone: ExitStack) -> None:
