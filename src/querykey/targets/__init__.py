@@ -9,7 +9,7 @@ A name that cannot be built raises a TargetError, which says in one sentence wha
 
 from querykey.targets.describe import count_parameters, describe
 from querykey.targets.errors import TargetError
-from querykey.targets.factories import seeded_outside_torch
+from querykey.targets.factories import function_at, seeded, seeded_outside_torch
 from querykey.targets.folders import save_pretrained
 from querykey.targets.generation import generates, greedy
 from querykey.targets.guessing import find_inputs
@@ -32,6 +32,7 @@ __all__ = [
     "field_of",
     "find_inputs",
     "floating",
+    "function_at",
     "generates",
     "greedy",
     "is_hugging_face",
@@ -43,6 +44,7 @@ __all__ = [
     "quiet",
     "rebuilt",
     "save_pretrained",
+    "seeded",
     "seeded_outside_torch",
     "source_of",
     "stated_inputs",

@@ -101,6 +101,21 @@ def factory_at(name: str, where: str) -> Callable[..., nn.Module]:
     return build
 
 
+def function_at(where: str) -> Callable[[], Any]:
+    """Return the function without arguments at `file.py:name` or `package.module:name`."""
+    source, colon, attribute = where.rpartition(":")
+    if not colon or not source or not attribute:
+        raise TargetError(f"`{where}` names no function; write file.py:run or package.module:run")
+    with _neighbours(source) if source.endswith(".py") else nullcontext(), seeded(0):
+        function = _attribute(where, source, attribute, "function")
+    missing = _required(function)
+    if missing:
+        raise TargetError(
+            f"`{where}`: `{attribute}` needs {', '.join(missing)}; it is to take no arguments"
+        )
+    return function
+
+
 def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:
     """Return the callable that a source has under a name and that needs only `given` arguments."""
     factory = _attribute(name, source, attribute)
@@ -117,7 +132,12 @@ def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> C
     return factory
 
 
-def _attribute(name: str, source: str, attribute: str) -> Any:
+def _attribute(
+    name: str,
+    source: str,
+    attribute: str,
+    wanted: str = "callable that returns a torch.nn.Module",
+) -> Any:
     """Return the callable, or the model, that a source has under a name."""
     try:
         module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
@@ -134,9 +154,7 @@ def _attribute(name: str, source: str, attribute: str) -> Any:
     factory = getattr(module, attribute)
     if not callable(factory):
         kind = type(factory).__name__
-        raise TargetError(
-            f"`{name}`: `{attribute}` is a {kind}, not a callable that returns a torch.nn.Module"
-        )
+        raise TargetError(f"`{name}`: `{attribute}` is a {kind}, not a {wanted}")
     return factory
 
 

@@ -7,13 +7,14 @@ from tests.laws.training import huggingface, lightning_loops, plain
 import querykey as qk
 
 STYLES = {"plain": plain, "Trainer": huggingface, "Lightning": lightning_loops}
+SLOW = {"plain": (), "Trainer": pytest.mark.slow, "Lightning": pytest.mark.slow}
 CASES = [
-    pytest.param(style, name, id=f"{style}: {name}")
+    pytest.param(style, name, id=f"{style}: {name}", marks=SLOW[style])
     for style, loops in STYLES.items()
     for name in loops.FAULTS
 ]
 LOOPS = [
-    pytest.param(style, law, id=f"{style}: {law}")
+    pytest.param(style, law, id=f"{style}: {law}", marks=SLOW[style])
     for style, loops in STYLES.items()
     for law in dict.fromkeys(law for _, law in loops.FAULTS.values())
 ]

@@ -14,11 +14,13 @@ from querykey.errors import WrongTypeError
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report, versions
 from querykey.laws.training.recording import Recording
+from querykey.laws.training.resuming import as_in_a_new_process
 from querykey.laws.training.table import TRAINING_LAWS
 from querykey.laws.training.watch import watching
+from querykey.targets import seeded
 from querykey.words import raised, traceback_of
 
-KIND = "training"
+KIND, SEED = "training", 0
 
 
 def check_training(
@@ -32,14 +34,21 @@ def check_training(
 
     Models and optimizers are found from what was watched; give them where only one of several is
     to be judged. What `run` trains is trained, and torch itself is as before afterwards.
+
+    `resume()` does what `run()` does and takes as many steps, but stops on the way, saves, makes
+    everything anew, loads, and goes on; both begin with the same random numbers.
     """
     _refuse(run, model, optimizer, resume)
     began = time.perf_counter()
-    recording = Recording(_listed(model), _listed(optimizer))
+    recording = Recording(_listed(model), _listed(optimizer), resume is not None)
     report = Report(_name_of(run), KIND, [], weights="own", versions=versions())
     try:
-        with watching(recording):
+        with seeded(SEED), watching(recording):
             run()
+        if resume is not None:
+            other = recording.resumed = Recording(compared=True)
+            with seeded(SEED), watching(other), as_in_a_new_process(other):
+                resume()
     except Exception as error:
         note = f"the training loop raised {raised(error)}"
         report = replace(report, built=False, note=note, traceback=traceback_of(error))

@@ -41,6 +41,9 @@ class Forward(LoopEvent):
     outputs: list[Any] = field(default_factory=list)  # the nodes of its outputs
     inputs: tuple[Any, Any] | None = None  # its arguments, of the first step alone
     used: bool = False  # by a backward pass
+    random: int = 0  # a number for the states of the random generators when it began
+    weights: float = 0.0  # a number for all values of the module then; where runs are compared
+    answer: float = 0.0  # the sum of its output
     again: bool = False  # during a backward pass, as a checkpoint does
 
 
@@ -70,6 +73,7 @@ class Step(LoopEvent):
     changed: float  # by how much the loop itself has scaled the gradients since backward(), or NaN
     scales: dict[int, float]  # of gradients that are still scaled by a GradScaler
     rates: list[float]  # by group
+    state: float = 0.0  # a number for what the optimizer remembers; where runs are compared
 
     @property
     def name(self) -> str:

@@ -27,6 +27,13 @@ def _keys(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def _uncovered(recording: Recording) -> dict[int, torch.Tensor]:
+    """Return what gets gradients and is in no optimizer, by id; it is looked for once."""
+    if recording.uncovered is None:
+        recording.uncovered = _find_uncovered(recording)
+    return recording.uncovered
+
+
+def _find_uncovered(recording: Recording) -> dict[int, torch.Tensor]:
     """Return what gets gradients and is in no optimizer, by id.
 
     A tensor that is no parameter counts where several passes meet it: others are inputs.
@@ -147,7 +154,7 @@ def _unregistered(recording: Recording) -> Iterator[tuple[int, str]]:
     """Yield modules and tensors in attributes that modules do not register, and their places."""
     ran = {id(use.module) for use in recording.uses.all.values()}
     leaves = {key for backward in recording.backwards for key in backward.leaves}
-    for owner in {id(m): m for m in (*recording.modules, *alive(nn.Module))}.values():
+    for owner in recording.modules or alive(nn.Module):
         registered = {id(m) for m in owner.modules()} | {id(p) for p in owner.parameters()}
         for name, value in list(vars(owner).items()):
             if name.startswith("_") and name in vars(nn.Module()):

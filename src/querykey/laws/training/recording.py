@@ -16,6 +16,7 @@ from querykey.laws.training.graph import leaves_of, name_of, nodes_of
 from querykey.laws.training.ledger import Ledger, mark_of
 from querykey.laws.training.objects import alive
 from querykey.laws.training.site import here
+from querykey.laws.training.states import memory_of, random_state, values_of
 from querykey.laws.training.terms import watch_terms
 from querykey.laws.training.uses import ModuleUses
 from querykey.laws.understanding.outputs import tensors
@@ -25,12 +26,20 @@ from querykey.targets import uncompiled
 class Recording:
     """Notes what a training loop does; `watch` calls it, and the laws read it."""
 
-    def __init__(self, models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]):
+    def __init__(
+        self,
+        models: Iterable[nn.Module] = (),
+        optimizers: Iterable[torch.optim.Optimizer] = (),
+        compared: bool = False,
+    ):
         self.events: list[LoopEvent] = []
         self.ledger = Ledger()
         self.models = list(models)  # that the user named
         self.named = list(optimizers)  # the optimizers that the user named
         self.optimizers = list(self.named)  # and those that took a step
+        self.compared = compared  # with another run, so that states are noted as well
+        self.resumed: Recording | None = None  # what was seen of that run
+        self.reloaded = False  # whether it has loaded what it saved
         self.uses = ModuleUses()
         self.depths = LayerDerivatives()
         self.spreads: list[tuple[float, str]] = []  # entropies of attention, and where
@@ -39,6 +48,7 @@ class Recording:
         self.values: dict[int, tuple[float, float]] = {}  # of parameters, when first seen
         self.made: list[Any] = []  # optimizers and schedulers that were made
         self.modules: list[nn.Module] = []  # all there were when something seemed to be missing
+        self.uncovered: dict[int, torch.Tensor] | None = None  # what no optimizer has, once found
         self.detached: list[tuple[Any, str]] = []  # nodes that detach() cut off, and the line
         self.calls: list[Forward | None] = []  # the modules that run now, the outermost first
         self.differentiating: Backward | None = None
@@ -86,6 +96,8 @@ class Recording:
             root = Forward(
                 len(self.events), here(), module, module.training, graph, on, off, again=again
             )
+            if self.compared:
+                root.random, root.weights = random_state(), values_of(module)
             self.add(root)
         self.uses.enter(module, root.module if root else None, graph)
         self.calls.append(root)
@@ -103,6 +115,7 @@ class Recording:
         made = [tensor for _, tensor in tensors(output) if tensor.requires_grad]
         if root.module is module and not self.calls:
             root.outputs = [tensor.grad_fn for tensor in made]
+            root.answer = float(sum(tensor.detach().double().sum() for tensor in made))
         if made and not self.backwards:
             self.depths.follow(root.module, module, made[0])
 
@@ -159,10 +172,11 @@ class Recording:
         sizes, sources, again = self.ledger.apply(optimizer)
         scales = {key: s for key in sizes if (s := self.scales.get(key, 1.0)) != 1.0}
         rates = [float(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        state = memory_of(optimizer) if self.compared else 0.0
         self.add(
             Step(
                 len(self.events), here(), len(steps), optimizer, sizes, sources, again, changed,
-                scales, rates,
+                scales, rates, state,
             )
         )  # fmt: skip
         if not any(known is optimizer for known in self.optimizers):

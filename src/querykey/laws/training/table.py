@@ -8,6 +8,7 @@ from querykey.laws.training import (
     layers,
     mode,
     optimized,
+    resuming,
     scaling,
     schedules,
     weighting,
@@ -23,4 +24,5 @@ TRAINING_LAWS: tuple[TrainingLaw, ...] = (
     *layers.LAWS,
     *batch_norm.LAWS,
     *schedules.LAWS,
+    *resuming.LAWS,
 )

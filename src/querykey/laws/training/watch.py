@@ -49,7 +49,8 @@ def _watch_modules(recording: Recording, undone: ExitStack) -> None:
         recording.enter_module(module)
         attention.enter(module)
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Any, *rest: Any) -> None:
+        kwargs, output = rest if len(rest) == 2 else ({}, rest[-1])  # after an exception
         if torch.compiler.is_compiling():
             return
         attention.leave(module)
