@@ -48,10 +48,10 @@ def resume(recording: Recording) -> Finding:
     if other is None:
         return Finding(NAME, "not-applicable", note="no function `resume` was given")
     first, second = _trace(recording), _trace(other)
-    if not first or not second or not _same_weights(first[0], second[0]):
+    if not first or not second or _causes(first[0], second[0]):
         note = (
-            "run() and resume() do not begin with the same weights; make the model inside of both, "
-            "so that resume() does what run() does, but stops, saves, loads and goes on"
+            "run() and resume() do not begin alike; make the model inside of both, so that "
+            "resume() does what run() does, but stops, saves, loads and goes on"
         )
         return Finding(NAME, "not-applicable", note=note)
     if len(other.steps) < len(recording.steps):
@@ -87,14 +87,6 @@ def _trace(recording: Recording) -> list[Forward | Step]:
     return [
         e for e in recording.events if isinstance(e, Step) or (isinstance(e, Forward) and e.used)
     ]
-
-
-def _same_weights(first: Forward | Step, second: Forward | Step) -> bool:
-    return (
-        isinstance(first, Forward)
-        and isinstance(second, Forward)
-        and _close(first.weights, second.weights)
-    )
 
 
 def _causes(first: Forward | Step, second: Forward | Step) -> dict[str, str]:
