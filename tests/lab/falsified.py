@@ -38,3 +38,27 @@ FALSIFIED = {
     "E11": ("divisions that agree, batch norm", 0, 5),
     "E12": ("largest rate * curvature without growth, as printed", 4, 2),
 }
+
+# More of them, for parts of a row that the row's entry above is not about.
+PARTS = (
+    ("B5", "lines that rearrange keys and values", (7, 9), (6, 7)),
+    ("B5", "powers of n_t, n_s, d_model in the entries of line_7", (0, 1, 1), (1, 0, 1)),
+    ("B6", "layer norm, training", ("i", "iii"), ("i",)),
+    ("C1", "terms of a score", 2, 12),
+    ("C1", "numbers of heads with I below J", 3, 4),
+    ("D2", "K P^T Q P", "no product: its sizes do not fit", "N x N"),
+    ("E3", "singular values of X over sigma", 60**0.5, 1),
+    ("E3", "choices with the least loss, sigma_k+1 = sigma_k", 2, 1),
+    ("E4", "error of the mean gradient, one point at a time", 0, 0.1),
+    ("E8", "positions in an average of (8)", 7, 6),
+    ("E8", "size of what a kernel takes", 5, 4),
+    ("E8", "sizes M that (7) can add", 2, 6),
+    ("E8", "what the kernel pseudocode's first line gives", "an error", "C x M"),
+    ("E9", "power of N in the bytes kept: softmax, attend", 1, 2),
+    ("E9", "kernel over softmax on an H200, D = 64, N = 65536", 1, 0.1),
+    ("E11", "divisions that run, 4 by 4 pixels", 5, 6),
+    ("E11", "batches that count, of 10", 8, 10),
+    ("E12", "momentum that gives the same parameters", 1, 0.9),
+    ("E12", "power of t in the variance, as printed", 1, 2),
+    ("E12", "laws that are broken, as printed", ("training.zero-grad",), ()),
+)

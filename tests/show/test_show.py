@@ -95,6 +95,13 @@ def test_a_logarithmic_chart_makes_powers_straight():
     assert max(slopes) - min(slopes) < 0.01
 
 
+def test_points_that_are_not_joined_are_rings_without_a_line():
+    points = [(1.0, 2.0), (3.0, 4.0)]
+    svg = line_chart([Series("line", points), Series("theory", points, joined=False)], "x", "y")
+    assert svg.count("<polyline") == 1
+    assert len(re.findall(r'<circle [^>]*r="6" fill="none"', svg)) == len(points) + 1  # the legend
+
+
 def test_names_are_escaped_and_points_that_are_not_finite_left_out():
     odd = Series("a < b & c", [(1, 1), (2, float("nan")), (3, float("inf")), (4, 2)])
     svg = line_chart([odd], x="<n>", y="&", title='"quoted"')

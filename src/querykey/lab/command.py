@@ -66,10 +66,11 @@ def _stored(name: str, depth: Name, out: Path) -> Record | None:
 
 
 def _measured(name: str, depth: Name, tell: Tell) -> Record:
+    source = source_hash(name)  # now: the file may change while it is measured
     began = time.perf_counter()
     measurement = experiment(name).measure(Depth(depth, lambda words: tell(f"{name}: {words}")))
     seconds = round(time.perf_counter() - began, 1)
-    return Record(measurement, depth, seconds, _machine(), source_hash(name))
+    return Record(measurement, depth, seconds, _machine(), source)
 
 
 def _machine() -> str:

@@ -64,6 +64,29 @@ def scaled_dot_product_attention(q, k, v, key_padding_mask=None, causal=False):
 """
 
 
+# Document 001's second listing, line for line: what is said of a line goes by its number here.
+HEADS_LISTING = """\
+def forward(self, q, k, v, key_padding_mask=None, causal=False):
+    q = self.q_proj(q)
+    k = self.k_proj(k)
+    v = self.v_proj(v)
+    q = einops.rearrange(q, "b tl (nh dh) -> (b nh) tl dh",
+        nh=self.n_heads)
+    k = einops.rearrange(k, "b sl (nh dh) -> (b nh) sl dh",
+        nh=self.n_heads)
+    v = einops.rearrange(v, "b sl (nh dh) -> (b nh) sl dh",
+        nh=self.n_heads)
+    if key_padding_mask is not None:
+        key_padding_mask = einops.repeat(
+            key_padding_mask, "b sl -> (b nh) sl",
+            nh=self.n_heads)
+    o = scaled_dot_product_attention(q, k, v, key_padding_mask, causal)
+    o = einops.rearrange(o, "(b nh) tl dh -> b tl (nh dh)",
+        nh=self.n_heads)
+    return self.o_proj(o)
+"""
+
+
 class Seeded:
     """Stands for NumPy in document 000: its `random.randn` draws from one seed."""
 

@@ -94,17 +94,25 @@ def written(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """The data of a line chart; `log` makes both axes logarithmic."""
+    """The data of a line chart; `log` makes both axes logarithmic.
+
+    Lines that are named in `rings` are drawn as rings around their points: what others are compared
+    with, such as a theory.
+    """
 
     title: str
     x: str
     y: str
     lines: Mapping[str, Sequence[Sequence[float]]]  # name to points (x, y)
     log: bool = False
+    rings: Sequence[str] = ()
 
     def svg(self) -> str:
         """Return the drawing."""
-        series = [Series(name, [(x, y) for x, y in line]) for name, line in self.lines.items()]
+        series = [
+            Series(name, [(x, y) for x, y in line], name not in self.rings)
+            for name, line in self.lines.items()
+        ]
         return line_chart(series, self.x, self.y, self.title, self.log)
 
 

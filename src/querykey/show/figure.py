@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from querykey.errors import QuerykeyError
@@ -21,10 +21,14 @@ DASHES = ("", "6 4", "2 3")
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: its name in the legend, and its points; only finite ones are drawn."""
+    """One line of a chart: its name in the legend, and its points; only finite ones are drawn.
+
+    Points that are not joined stand alone, as rings: for what a line is compared with.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
+    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class _Axis:
 
 def line_chart(series: Sequence[Series], x: str, y: str, title: str = "", log: bool = False) -> str:
     """Return the SVG text of series on shared axes; `log` makes both axes logarithmic."""
-    drawn = [Series(s.name, _drawable(s.points, log)) for s in series]
+    drawn = [replace(s, points=_drawable(s.points, log)) for s in series]
     points = [point for s in drawn for point in s.points]
     if not points:
         raise QuerykeyError("a chart needs at least one finite point (and a positive one if log)")
@@ -140,15 +144,19 @@ def _line(
     dash = DASHES[index // len(COLOURS) % len(DASHES)]
     stroke = f'stroke="{colour}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
     places = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in s.points)
-    parts = [f'<polyline points="{places}" fill="none" {stroke}/>']
+    parts = [f'<polyline points="{places}" fill="none" {stroke}/>'] if s.joined else []
+    dot = f'r="3" fill="{colour}"' if s.joined else f'r="6" fill="none" {stroke}'
     for a, b in s.points:
         parts.append(
-            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{colour}">'
+            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" {dot}>'
             f"<title>{escape(s.name)}: {a:g}, {b:g}</title></circle>"
         )
     at = TOP + 10 + 20 * index
     left = WIDTH - RIGHT + 16
-    parts.append(f'<line x1="{left}" y1="{at}" x2="{left + 22}" y2="{at}" {stroke}/>')
+    if s.joined:
+        parts.append(f'<line x1="{left}" y1="{at}" x2="{left + 22}" y2="{at}" {stroke}/>')
+    else:
+        parts.append(f'<circle cx="{left + 11}" cy="{at}" {dot}/>')
     parts.append(_text(left + 28, at + 4, s.name, "start", "#333333"))
     return parts
 

@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import sympy
 import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from querykey.attention import Kernel, Quadratic, Softmax
 from querykey.backends import attend
-from querykey.lab.claim import AtMost, Claim, Equal, Near
+from querykey.costs import CostReport, array, cost
+from querykey.lab.claim import AtLeast, AtMost, Claim, Equal, Near
 from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.measurement import Chart, Measured, Measurement, exact, sampled, unmeasured
+from querykey.lab.pseudocode import C, D, M, N, at_width, counts, equal_from
+from querykey.lab.recorded import H200, MACHINE
 
-N, D, M, C = sympy.symbols("N D M C", positive=True)
 WIDTHS = (8, 16, 32, 64, 128, 256)  # D = M of the counts
-TIMED = 16  # D = M on the clock
+TIMED = (16, 32, 64)  # D = M on the clock
+MECHANISMS: dict[str, Softmax | Kernel] = {
+    "softmax": Softmax(),
+    "quadratic kernel": Kernel(Quadratic()),
+}
+PREDICTED, COUNTED = "predicted by qk.cost", "predicted by count"
+Points = list[tuple[float, float]]
+RIGHT = (
+    "Equal FLOPs are not equal times: fused softmax is one call that runs near the machine's peak, "
+    "the kernel a chain of smaller ones over features that have to be made first."
+)
 NO_GPU = "this machine has no CUDA device: run `qk lab crossover` on one"
 
 CLAIMS = (
@@ -57,35 +73,32 @@ CLAIMS = (
     Claim("E9", "on this CPU, D = 16, the kernel is faster at N = 16 D^2 = 4096: its time over "
           "softmax's is at most {value}", 1, of="kernel over softmax on CPU, D = 16, N = 4096",
           within=AtMost()),
-    Claim("E9", "on a GPU as well: at most {value}", 1,
-          of="kernel over softmax on GPU, D = 64, N = 65536", within=AtMost()),
+    *(
+        Claim("E9", f"on this CPU, D = {width}, both take the same time at {{value}} times the N "
+              "that `qk.cost` predicts by FLOPs", 1,
+              of=f"measured N over the predicted, D = {width}", within=Near(0.25), right=RIGHT)
+        for width in TIMED
+    ),
+    Claim("E9", "softmax keeps the scores: as `attend` runs it, bytes kept for backward grow as "
+          "N^{value}", 2, of="power of N in the bytes kept: softmax, attend", within=Equal(0.1),
+          right="So does its equation; torch's fused attention computes scores again instead."),
+    Claim("E9", "by its equation they do: N^{value}", 2,
+          of="power of N in the bytes kept: softmax, equation", within=Equal(0.15)),
+    Claim("E9", "the kernel uses much less memory: of the bytes that fused softmax keeps, a share "
+          "of {value} at most", 0.5, of="bytes kept by the kernel over fused softmax",
+          within=AtMost(),
+          right="The same: inputs, outputs and one number for each query, either way."),
+    Claim("E9", "on a GPU, too, the kernel is faster if N is far above D^2: on an H200, causal, "
+          "D = 64, N = 65536, its time over softmax's is at most {value}", 1,
+          of="kernel over softmax on an H200, D = 64, N = 65536", within=AtMost()),
+    Claim("E9", "there it is not faster below the N of equal counts, 4358: at N = 1024 it takes "
+          "{value} of softmax's time or more", 1,
+          of="kernel over softmax on an H200, D = 64, N = 1024", within=AtLeast(),
+          right="Short sequences are served pair by pair there, as softmax is, and a square costs "
+          "less than an exponential."),
+    Claim("E9", "and on the GPU of this machine: at most {value}", 1,
+          of="kernel over softmax on this machine's GPU, D = 64, N = 65536", within=AtMost()),
 )  # fmt: skip
-
-
-def counts() -> dict[str, Any]:
-    """Return multiplications and numbers kept of the two pseudocodes, line by line."""
-    return {
-        "softmax's first loop": N**2 * D,
-        "softmax's second loop": 2 * N**2,
-        "softmax's third loop": N**2 * M,
-        "softmax's memory": N * (2 * D + 2 * M) + 2 * N**2,
-        "fused softmax's memory": N * (2 * D + 2 * M + 1),
-        "kernel's sums": N * C * M + N * C,
-        "kernel's outputs": N * C * M + N * C,
-        "kernel's memory": N * (2 * D + 2 * M) + C * M + C,
-        "kernel's memory, features kept": N * (2 * D + 2 * M) + C * M + C + 2 * N * C,
-    }
-
-
-def at_width(formula: Any, width: int) -> Any:
-    """Return a formula in N alone, for D = M = width and the features of the quadratic kernel."""
-    return formula.subs({D: width, M: width, C: Quadratic().width(width)})
-
-
-def equal_from(first: Any, second: Any, width: int) -> list[float]:
-    """Return the N above 0 where two formulas are equal."""
-    roots = sympy.solve(sympy.expand(at_width(first - second, width)), N)
-    return [float(root) for root in roots if root.is_positive]
 
 
 def power_of_width(points: dict[int, float]) -> float:
@@ -130,55 +143,169 @@ def by_count() -> tuple[dict[str, Measured], dict[str, Chart]]:
     return measured, {"count": chart}
 
 
+class Attending(nn.Module):
+    """One head of attention for `qk.cost`; the weight is there to have something to train."""
+
+    def __init__(self, mechanism: Softmax | Kernel, width: int):
+        super().__init__()
+        self.mechanism, self.shift = mechanism, nn.Parameter(torch.zeros(width))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the outputs for queries q."""
+        return attend(q + self.shift, k + self.shift, v + self.shift, mechanism=self.mechanism)
+
+
+def reports(width: int) -> list[CostReport]:
+    """Return what softmax and the kernel cost as `attend` runs them, in N."""
+    inputs = {name: array(1, 1, "N", width) for name in "qkv"}
+    near = {"N": 4096}  # short sequences are served in other ways
+    return [cost(Attending(m, width), inputs, near=near) for m in MECHANISMS.values()]
+
+
+def predicted(width: int) -> float:
+    """Return from which N on the kernel takes fewer FLOPs, by `qk.cost`."""
+    softmax, kernel = (report.flops.forward / report.symbols["N"] for report in reports(width))
+    (equal,) = sympy.solve(sympy.expand(softmax - kernel))
+    return float(equal)
+
+
 def seconds(mechanism: Softmax | Kernel, tokens: int, width: int, device: str) -> float:
-    """Return the shortest time of a forward pass over one head, of three."""
-    half = torch.bfloat16 if device == "cuda" else torch.float32
-    q, k, v = torch.randn(3, 1, 1, tokens, width, device=device, dtype=half) / width**0.25
+    """Return the shortest time of a forward pass over one head, of three.
+
+    On a CPU it is the time of this process, which other processes do not change.
+    """
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    q, k, v = torch.randn(3, 1, 1, tokens, width, device=device, dtype=dtype) / width**0.25
     best = math.inf
     with torch.no_grad():
         for _ in range(4):  # the first warms up
-            began = time.perf_counter()
+            began = clock()
             attend(q, k, v, mechanism=mechanism)
             if device == "cuda":
                 torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - began)
+            best = min(best, clock() - began)
     return best
 
 
-def on_the_clock(depth: Depth, device: str, width: int, sizes: tuple[int, ...]) -> Chart:
-    """Return the time of both on a device over the number of tokens."""
-    mechanisms = {"softmax": Softmax(), "quadratic kernel": Kernel(Quadratic())}
-    lines: dict[str, list[tuple[float, float]]] = {name: [] for name in mechanisms}
+def ratios(depth: Depth, device: str, width: int, sizes: Sequence[int]) -> Points:
+    """Return the kernel's time over softmax's by the number of tokens."""
+    points = []
     for tokens in sizes:
-        depth.tell(f"{tokens} tokens on {device}")
-        for name, mechanism in mechanisms.items():
-            lines[name].append((tokens, 1e3 * seconds(mechanism, tokens, width, device)))
-    return Chart(f"Forward pass on {device}, D = {width}", "tokens", "ms", lines, True)
+        depth.tell(f"D = {width}, {tokens} tokens on {device}")
+        softmax, kernel = (seconds(m, tokens, width, device) for m in MECHANISMS.values())
+        points.append((tokens, kernel / softmax))
+    return points
 
 
-def ratio(device: str, width: int, tokens: int, repeats: int) -> Measured:
-    """Return the kernel's time over softmax's, several times."""
-    return sampled(
-        seconds(Kernel(Quadratic()), tokens, width, device)
-        / seconds(Softmax(), tokens, width, device)
-        for _ in range(repeats)
-    )
+def crossing(points: Points) -> float:
+    """Return from which N on a ratio stays below 1, on a straight line between logarithms."""
+    after = max((i for i, (_, ratio) in enumerate(points) if ratio >= 1), default=-1) + 1
+    if not 0 < after < len(points):
+        return math.nan  # below 1 everywhere, or at the end still above
+    (n, above), (m, below) = points[after - 1], points[after]
+    share = math.log(above) / math.log(above / below)
+    return n * (m / n) ** share
+
+
+def on_the_clock(depth: Depth) -> tuple[dict[str, Measured], dict[str, Chart]]:
+    """Return where both take the same time on this CPU, and the ratio of their times."""
+    widths = depth.pick(quick=TIMED[:1], full=TIMED)
+    sizes = [2**p for p in range(7, depth.pick(quick=13, full=14))]
+    expected = {width: predicted(width) for width in widths}
+    left_out = unmeasured(f"at quick depth only D = {TIMED[0]} is timed")
+    values = {f"measured N over the predicted, D = {width}": left_out for width in TIMED}
+    lines = {}
+    for width in widths:
+        runs = [ratios(depth, "cpu", width, sizes) for _ in range(depth.pick(quick=2, full=5))]
+        lines[f"D = {width}"] = [(n, fmean(run[i][1] for run in runs)) for i, n in enumerate(sizes)]
+        found = [crossing(run) for run in runs]
+        values[f"kernel over softmax on CPU, D = {width}, N = 4096"] = sampled(
+            dict(run)[4096] for run in runs
+        )
+        values[f"predicted N of equal times, D = {width}"] = exact(expected[width])
+        values[f"measured N over the predicted, D = {width}"] = (
+            sampled(n / expected[width] for n in found)
+            if all(map(math.isfinite, found))
+            else unmeasured(f"times are equal nowhere from {sizes[0]} to {sizes[-1]} tokens")
+        )
+    lines[PREDICTED] = [(n, 1.0) for n in expected.values()]
+    chart = Chart("Kernel over softmax on this CPU", "tokens N", "ratio of times", lines, True,
+                  (PREDICTED,))  # fmt: skip
+    return values, {"cpu": chart}
+
+
+def bytes_kept(mechanism: Softmax | Kernel, tokens: int, backend: str = "auto") -> int:
+    """Return how many bytes torch keeps for backward, inputs included."""
+    q, k, v = (torch.randn(1, 1, tokens, TIMED[0]).requires_grad_() for _ in range(3))
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend(q, k, v, mechanism=mechanism, backend=backend)
+    return sum(storages.values())
+
+
+def in_memory() -> tuple[dict[str, Measured], dict[str, Chart]]:
+    """Return what both keep for backward on this machine, and what `qk.cost` says of it."""
+    sizes = [2**p for p in range(7, 12)]
+    lines: dict[str, Points] = {
+        "softmax, equation": [(n, bytes_kept(Softmax(), n, "reference")) for n in sizes]
+    }
+    values = {}
+    for (name, mechanism), report in zip(MECHANISMS.items(), reports(TIMED[0]), strict=True):
+        title = f"{name}, attend"
+        lines[title] = [(n, bytes_kept(mechanism, n)) for n in sizes]
+        lines[f"{title}, qk.cost"] = [(n, int(report.at(N=n).saved_bytes)) for n in sizes]
+    for name, line in lines.items():
+        (n, first), (m, last) = line[0], line[-1]
+        values[f"power of N in the bytes kept: {name}"] = exact(math.log(last / first, m / n))
+    kernel, softmax = (lines[f"{n}, attend"][-1][1] for n in ("quadratic kernel", "softmax"))
+    values["bytes kept by the kernel over fused softmax"] = exact(kernel / softmax)
+    rings = tuple(name for name in lines if name.endswith("qk.cost"))
+    chart = Chart(f"Kept for backward, D = {TIMED[0]}", "tokens N", "bytes", lines, True, rings)
+    return values, {"memory": chart}
+
+
+def on_a_gpu(depth: Depth) -> tuple[dict[str, Measured], dict[str, Chart]]:
+    """Return the ratio of times on an H200, as recorded, and on this machine's GPU."""
+    by_size = {(t.width, t.tokens): t.kernel / t.softmax for t in H200}
+    lines: dict[str, Points] = {
+        f"D = {width}": [(n, ratio) for (d, n), ratio in by_size.items() if d == width]
+        for width in sorted({d for d, _ in by_size})
+    }
+    c = counts()
+    halved = (c["softmax's first loop"] + c["softmax's third loop"]) / 2  # as it is causal
+    kernel = c["kernel's sums"] + c["kernel's outputs"]
+    widths = sorted({d for d, _ in by_size})
+    lines[COUNTED] = [(equal_from(halved, kernel, width)[0], 1.0) for width in widths]
+    title = f"Kernel over softmax ({MACHINE})"
+    figures = {"h200": Chart(title, "tokens N", "ratio of times", lines, True, (COUNTED,))}
+    here = "kernel over softmax on this machine's GPU, D = 64, N = 65536"
+    values = {
+        "kernel over softmax on an H200, D = 64, N = 65536": exact(by_size[64, 65536]),
+        "kernel over softmax on an H200, D = 64, N = 1024": exact(by_size[64, 1024]),
+        here: unmeasured(NO_GPU),
+    }
+    if torch.cuda.is_available():
+        sizes = [2**p for p in range(10, 18)]
+        runs = [ratios(depth, "cuda", 64, sizes) for _ in range(3)]
+        values[here] = sampled(dict(run)[65536] for run in runs)
+        figures["gpu"] = Chart("Kernel over softmax on this GPU", "tokens N", "ratio of times",
+                               {"D = 64": runs[0]}, True)  # fmt: skip
+    return values, figures
 
 
 def measure(depth: Depth) -> Measurement:
-    """Solve for equal counts, and time both on what this machine has."""
+    """Solve for equal counts, and measure time and memory on what this machine has."""
     values, figures = by_count()
-    repeats = depth.pick(quick=3, full=10)
-    sizes = depth.pick(quick=(256, 1024), full=tuple(2**p for p in range(6, 15)))
-    name = "kernel over softmax on CPU, D = 16, N = 4096"
-    values[name] = ratio("cpu", TIMED, 4096, repeats)
-    figures["cpu"] = on_the_clock(depth, "cpu", TIMED, sizes)
-    name = "kernel over softmax on GPU, D = 64, N = 65536"
-    values[name] = unmeasured(NO_GPU)
-    if torch.cuda.is_available():
-        values[name] = ratio("cuda", 64, 65536, repeats)
-        sizes = tuple(2**p for p in range(10, 18))
-        figures["gpu"] = on_the_clock(depth, "cuda", 64, sizes)
+    for part, drawn in (on_the_clock(depth), in_memory(), on_a_gpu(depth)):
+        values |= part
+        figures |= drawn
     return Measurement(values, figures)
 
 

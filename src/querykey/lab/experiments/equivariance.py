@@ -31,6 +31,9 @@ CLAIMS = (
           right="The tokens are the columns of X; permuting its rows permutes features."),
     Claim("D2", "(11) Sa[XP] = VP Softmax[(KP)^T QP]: the error is {value}", 0, of="error of (11)",
           within=NEVER),
+    Claim("D2", "(11) as printed, without brackets: K P^T Q P is {value}", "N x N",
+          of="K P^T Q P",
+          right="D x N times N x N times D x N: the sizes fit for D = N alone. (KP)^T is meant."),
     Claim("D2", "(12) Sa[XP] = VP Softmax[K^T Q]: the error is {value}", 0, of="error of (12)",
           within=NEVER,
           right="(KP)^T QP is P^T K^T Q P. Softmax keeps the permutations outside, VP P^T "
@@ -116,6 +119,17 @@ def _large(P: Array) -> Array:
     return whole
 
 
+def without_brackets() -> str:
+    """Return what K P^T Q P is for keys and queries of D x N."""
+    layer, P = SelfAttention(0), np.eye(TOKENS)
+    X = np.ones((WIDTH, TOKENS))
+    try:
+        product = layer.map(1, X) @ P.T @ layer.map(0, X) @ P
+    except ValueError:
+        return "no product: its sizes do not fit"
+    return "N x N" if product.shape == P.shape else str(product.shape)
+
+
 def measure(depth: Depth) -> Measurement:
     """Compute both sides of every equation for all permutations and several weights."""
     errors: dict[str, dict[tuple[int, ...], float]] = {}
@@ -129,7 +143,8 @@ def measure(depth: Depth) -> Measurement:
                 error = float(np.abs(left - right).max() / np.abs(left).max())
                 worst[order] = max(worst[order], error)
     return Measurement(
-        {f"error of {name}": exact(max(worst.values())) for name, worst in errors.items()},
+        {f"error of {name}": exact(max(worst.values())) for name, worst in errors.items()}
+        | {"K P^T Q P": exact(without_brackets())},
         {
             "errors": Grid(
                 "Largest error of every equation (down) for each of the 24 permutations",

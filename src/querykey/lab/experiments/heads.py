@@ -30,6 +30,10 @@ CLAIMS = (
     Claim("C1", "the softmax is of the plain products: with a scale of 1/sqrt(U), as in documents "
           "001 and 004, outputs differ by {value} or more", 0.001,
           of="error with a scale of 1/sqrt(U)", within=AtLeast()),
+    Claim("C1", "a score is the sum over j of query and key: of {value} terms", WIDTH,
+          of="terms of a score", right="Over u: queries and keys have U entries."),
+    Claim("C1", "I and U are both less than J: I is, for {value} of K = 1 to 4", 4,
+          of="numbers of heads with I below J", right="With one head I = J / K is J."),
     Claim("D4", "products of scores for each head grow as H^{value}", -1,
           of="power of H in the score products of one head", within=Equal(0.01)),
     Claim("D4", "complexity per head falls from D^2 to (D/H)^2: maps of one head cost H^{value} "
@@ -79,6 +83,12 @@ def document_layer(scale: float | None, seed: int) -> MultiHeadAttention:
         HEADS, key_dim=KEY, mechanism=Softmax(scale=scale), output=False, biases=()
     )
     return MultiHeadAttention(WIDTH, config).double()
+
+
+def value_size(heads: int) -> int:
+    """Return I, the size of a head's values, with some number of heads."""
+    config = AttentionConfig(heads, key_dim=KEY, output=False, biases=())
+    return MultiHeadAttention(WIDTH, config).v.out_features // heads
 
 
 def difference(scale: float | None, seed: int) -> float:
@@ -143,6 +153,10 @@ def measure(depth: Depth) -> Measurement:
             "error against the six equations": exact(max(difference(1.0, s) for s in seeds)),
             "error with a scale of 1/sqrt(U)": exact(min(difference(None, s) for s in seeds)),
             "size of h_out": exact(h_out.shape[-1]),
+            "terms of a score": exact(document_layer(1.0, 0).q.out_features // HEADS),
+            "numbers of heads with I below J": exact(
+                sum(value_size(heads) < WIDTH for heads in range(1, 5))
+            ),
             **{name: exact(value) for name, value in counts.items()},
         },
         {"heads": chart},

@@ -29,7 +29,7 @@ from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.measurement import Chart, Measured, Measurement, exact, sampled
 from querykey.lab.sums import FormedWeights, SummedKeys
 
-TOKENS, WIDTH, VALUES = 7, 5, 3  # N, D, M
+TOKENS, WIDTH, VALUES, INPUTS = 7, 5, 3, 4  # N, D, M, F
 Array = np.ndarray
 NEVER = Equal(1e-10)
 
@@ -61,6 +61,20 @@ CLAIMS = (
           of="error of the listed phi", within=NEVER),
     Claim("E8", "our Quadratic has the same entries, in some order, up to {value}", 0,
           of="difference of our entries and the listed ones", within=NEVER),
+    Claim("E8", "the average of (8) is over all other positions: of N = 7 it has {value}",
+          TOKENS - 1, of="positions in an average of (8)",
+          right="Its own position is one of them: the sums of (9) run over all N."),
+    Claim("E8", "the kernels are functions on R^F x R^F: for F = 4, D = 5 they take queries of "
+          "size {value}", INPUTS, of="size of what a kernel takes",
+          right="Queries and keys are x W_Q and x W_K, of size D."),
+    Claim("E8", "(7) adds A(x) to x for every size M of values: of M = 1 to 6, F = 4, {value} give "
+          "N x F", 6, of="sizes M that (7) can add",
+          right="A(x) is N x M: it takes M = F. (M = 1 is added by broadcasting, to every "
+          "feature alike.)"),
+    Claim("E8", "U[:, :] += phi(K[j, :]) @ V[j, :].T runs on NumPy's rows: it gives {value}",
+          "C x M", of="what the kernel pseudocode's first line gives",
+          right="A row of NumPy has one axis and .T changes nothing: np.outer is meant, as for "
+          "column vectors."),
     *(
         Claim("E8", f"{name} gives what attend gives, up to {{value}}", 0, of=f"error of {name}",
               within=NEVER)
@@ -175,6 +189,33 @@ def reaching_zero() -> dict[str, Measured]:
     }
 
 
+def shapes() -> dict[str, Measured]:
+    """Return the sizes that the text states in passing, and those that its equations have."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((TOKENS, INPUTS))
+    q, k = (x @ rng.standard_normal((INPUTS, WIDTH)) for _ in range(2))
+
+    def fits(size: int) -> bool:
+        out = attend(q, k, x @ rng.standard_normal((INPUTS, size)))
+        try:
+            return (out + x).shape == x.shape
+        except ValueError:
+            return False
+
+    try:
+        added = np.zeros((Quadratic().width(WIDTH), VALUES))
+        added[:, :] += listed_phi(k[0, :]) @ x[0, :VALUES].T
+        first = "C x M"
+    except ValueError:
+        first = "an error"
+    return {
+        "positions in an average of (8)": exact(int((weights(q, k)[0] > 0).sum())),
+        "size of what a kernel takes": exact(q.shape[1]),
+        "sizes M that (7) can add": exact(sum(fits(size) for size in range(1, 7))),
+        "what the kernel pseudocode's first line gives": exact(first),
+    }
+
+
 def share_not_finite(seed: int, draws: int) -> float:
     """Return the share of draws, similarities of both signs in each, with outputs not finite."""
     rng = np.random.default_rng(seed)
@@ -215,7 +256,7 @@ def measure(depth: Depth) -> Measurement:
         share_not_finite(seed, draws) for seed in range(5)
     )
     powers, chart = growth(depth)
-    return Measurement(values | reaching_zero() | powers, {"growth": chart})
+    return Measurement(values | reaching_zero() | shapes() | powers, {"growth": chart})
 
 
 EXPERIMENT = Experiment(

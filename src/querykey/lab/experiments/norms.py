@@ -17,6 +17,9 @@ PLACES = ("i", "ii", "iii", "iv")  # itself, its column, its row, elsewhere
 
 CLAIMS = (
     Claim("B6", "layer norm: y_ij depends on {value}", ("i", "iii"), of="layer norm, training"),
+    Claim("B6", "layer norm is elementwise: y_ij depends on {value}", ("i",),
+          of="layer norm, training",
+          right="The text's next words have it right: on each vector alone, but on all of it."),
     Claim("B6", "layer norm in evaluation: y_ij depends on {value}", ("i", "iii"),
           of="layer norm, evaluation"),
     Claim("B6", "batch norm: y_ij depends on {value}", ("i", "ii"), of="batch norm, training"),

@@ -41,6 +41,14 @@ CLAIMS = (
     Claim("E4", "a mean over points of the sum over features, with weight_decay = 2 lambda: off by "
           "{value}", 0, of="error of SGD, sum over features, weight_decay = 2 lambda",
           within=Equal(1e-4)),
+    Claim("E4", "training points one at a time, at a constant rate, SGD optimises it exactly: "
+          "singular values off by {value}", 0, of="error of SGD, one point at a time",
+          within=Equal(1e-4),
+          right="It wanders around the optimum, and settles as the rate falls: only the mean of "
+          "its steps is the objective's gradient."),
+    Claim("E4", "the mean of the gradients of all points, taken one at a time, is the objective's "
+          "over m: off by {value}", 0, of="error of the mean gradient, one point at a time",
+          within=Equal(1e-12)),
     Claim("E4", "two linear layers are all that is needed: nn.Linear as it is has {value} "
           "parameters that the objective has not", 0, of="biases of two nn.Linear",
           right="nn.Linear has biases, which weight decay would shrink as well; the objective has "
@@ -107,6 +115,33 @@ def by_sgd(X: Tensor, weight_decay: float, mean: bool, steps: int, seed: int) ->
     return decoder(model)
 
 
+def point_by_point(X: Tensor, rate: float, epochs: int, seed: int) -> Tensor:
+    """Return W2 after SGD that takes the points one by one, in a new order every epoch."""
+    model, mse = linear(seed), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=2 * LARGE / INPUTS)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for point in X[torch.randperm(len(X), generator=generator)]:
+            optimizer.zero_grad()
+            mse(model(point), point).backward()
+            optimizer.step()
+    return decoder(model)
+
+
+def mean_gradient_error(X: Tensor, seed: int) -> float:
+    """Return how far the mean of the points' gradients is from that of the objective over m."""
+    model, mse = linear(seed), nn.MSELoss()
+    W1, W2 = (next(part.parameters()) for part in (model.encoder, model.decoder))
+    decayed = LARGE * (W1.square().sum() + W2.square().sum())
+    objective = (X - X @ W1.T @ W2.T).square().sum() / POINTS + decayed
+    whole = torch.autograd.grad(objective / INPUTS, [W1, W2])
+    for point in X:  # backward() adds up
+        mse(model(point), point).backward()
+    added = 2 * LARGE / INPUTS  # times w: what SGD's weight decay adds
+    means = [w.grad / POINTS + added * w.detach() for w in (W1, W2) if w.grad is not None]
+    return max(float((a - b).abs().max()) for a, b in zip(means, whole, strict=True))
+
+
 def off(W2: Tensor, decay: float) -> float:
     """Return how far the singular values are from those of theory."""
     return float((torch.linalg.svdvals(W2) - theory(decay)).abs().max())
@@ -135,6 +170,8 @@ def one_seed(seed: int, steps: int) -> dict[str, float]:
         "error of SGD, sum over features, weight_decay = 2 lambda": off(
             by_sgd(X, 2 * LARGE, False, steps, seed), LARGE
         ),
+        "error of SGD, one point at a time": off(point_by_point(X, 0.02, 10, seed), LARGE),
+        "error of the mean gradient, one point at a time": mean_gradient_error(X, seed),
     }
 
 
@@ -151,12 +188,19 @@ def measure(depth: Depth) -> Measurement:
     found = {d: torch.linalg.svdvals(optimum(data(0), d, 0)) for d in decays}
     lines = {}
     for index in range(LATENT):
-        lines[f"{index + 1}, measured"] = [(d, float(s[index])) for d, s in found.items()]
-        lines[f"{index + 1}, theory"] = [(d, float(theory(d)[index])) for d in decays]
+        fine = [d / 10 for d in range(1, int(10 * decays[-1]) + 1)]
+        lines[f"s = {SPREADS[index]}"] = [(d, float(theory(d)[index])) for d in fine]
+    for index in range(LATENT):
+        points = [(d, float(s[index])) for d, s in found.items()]
+        lines[f"s = {SPREADS[index]}, measured"] = points
+    rings = tuple(name for name in lines if name.endswith("measured"))
     return Measurement(
         values,
-        {"shrinkage": Chart("Singular values of W2", "lambda", "singular value", lines)},
-    )
+        {
+            "shrinkage": Chart("Singular values of W2 (rings) and sqrt(1 - lambda / s^2)", "lambda",
+                               "singular value", lines, rings=rings)
+        },
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(

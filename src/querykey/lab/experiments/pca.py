@@ -6,6 +6,7 @@ its optimum by L-BFGS in float64; the text's derivatives are compared with autom
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -53,6 +54,23 @@ CLAIMS = (
           of="shape of X",
           right="That is the form of a symmetric matrix: X = sqrt(n) sum of sigma_i u_i v_i^T, and "
           "X X^T / n = sum of sigma_i^2 u_i u_i^T."),
+    Claim("E3", "X has the values sigma_i: its singular values are {value} times these", 1,
+          of="singular values of X over sigma", within=Near(1e-6),
+          right="X is not square and has no eigenvalues; its singular values are sqrt(n) sigma_i, "
+          "as sigma_i^2 belong to X X^T / n."),
+    Claim("E3", "the last line, diag(0, I) U Sigma^2 (I; 0) = 0: it is {value} away from that", 0,
+          of="size of diag(0, I) U Sigma^2 (I; 0)", within=Equal(1e-10),
+          right="With U in between it is not 0: the diagonal form holds in the basis of the "
+          "eigenvectors, where U has to go, too."),
+    Claim("E3", "sigma_1 > ... > sigma_k > 0 identifies the components: with sigma_k+1 = sigma_k, "
+          "{value} choice of k eigenvectors has the least loss", 1,
+          of="choices with the least loss, sigma_k+1 = sigma_k",
+          right="It takes sigma_k > sigma_k+1 as well, as problem 2 of the same text assumes."),
+    Claim("E3", "X is centred without loss of generality: trained on X plus a constant vector, the "
+          "angle to the principal subspace is {value}", 0,
+          of="angle to the principal subspace, X not centred", within=Equal(1e-3),
+          right="Without biases the model learns the mean as a direction of its own; data have to "
+          "be centred first."),
 )  # fmt: skip
 
 
@@ -93,6 +111,12 @@ def trained(X: Tensor, seed: int, steps: int) -> tuple[Autoencoder, list[float]]
     return model, [*(optimizer.step(closure) for _ in range(steps)), closure()]
 
 
+def angle(basis: Tensor, top: Tensor) -> float:
+    """Return the largest angle between two subspaces, from orthonormal columns of each."""
+    outside = torch.linalg.matrix_norm(basis - top @ top.T @ basis, 2)
+    return float(torch.asin(outside.clamp(max=1)))
+
+
 def at_the_optimum(seed: int, steps: int) -> tuple[dict[str, float], list[float]]:
     """Return the loss, the subspace and the columns of a trained autoencoder."""
     X = data(seed)
@@ -101,11 +125,10 @@ def at_the_optimum(seed: int, steps: int) -> tuple[dict[str, float], list[float]
     W2 = next(model.decoder.parameters()).detach()
     basis = torch.linalg.qr(W2).Q
     top = vectors[:, :LATENT]
-    outside = torch.linalg.matrix_norm(basis - top @ top.T @ basis, 2)
     overlap = (top.T @ (W2 / W2.norm(dim=0))).abs()
     found = {
         "loss over the discarded eigenvalues": losses[-1] / float(values[LATENT:].sum()),
-        "angle to the principal subspace": float(torch.asin(outside.clamp(max=1))),
+        "angle to the principal subspace": angle(basis, top),
         "distance of W2's columns from the components": float((1 - overlap.amax(0)).max()),
     }
     return found, losses
@@ -136,7 +159,7 @@ def at_eigenvectors() -> dict[str, Measured]:
     X = data(0)
     _, U = eigenvectors(X)
     stationary = 0
-    for chosen in combinations(range(INPUTS), LATENT):
+    for chosen in choices_of_eigenvectors():
         part = U[:, list(chosen)]
         stationary += max(float(g.abs().max()) for g in derivatives(part.T, part, X)) < 1e-10
     top = U[:, :LATENT]
@@ -152,6 +175,40 @@ def at_eigenvectors() -> dict[str, Measured]:
     }
 
 
+def beyond_the_text(steps: int) -> dict[str, Measured]:
+    """Return what becomes of the text's assumptions: sizes, equal eigenvalues, data off centre."""
+    X = data(0)
+    values, U = eigenvectors(X)
+    block = torch.diag(torch.tensor([0.0] * LATENT + [1.0] * (INPUTS - LATENT), dtype=U.dtype))
+    printed = block @ U @ torch.diag(values) @ torch.eye(INPUTS, LATENT, dtype=U.dtype)
+    tied = values.sqrt().clone()
+    tied[LATENT] = tied[LATENT - 1]
+    white = torch.linalg.qr(X.T).Q.T * POINTS**0.5  # whose covariance is I
+    Y = U @ torch.diag(tied) @ white
+    losses = torch.stack(
+        [loss(part.T, part, Y) for part in (U[:, list(c)] for c in choices_of_eigenvectors())]
+    )
+    off_centre, _ = trained(X + 5.0, 0, steps)
+    W2 = next(off_centre.decoder.parameters()).detach()
+    return {
+        "singular values of X over sigma": exact(
+            float((torch.linalg.svdvals(X) / values.sqrt()).mean())
+        ),
+        "size of diag(0, I) U Sigma^2 (I; 0)": exact(float(printed.abs().max())),
+        "choices with the least loss, sigma_k+1 = sigma_k": exact(
+            int((losses < losses.min() * (1 + 1e-9)).sum())
+        ),
+        "angle to the principal subspace, X not centred": exact(
+            angle(torch.linalg.qr(W2).Q, U[:, :LATENT])
+        ),
+    }
+
+
+def choices_of_eigenvectors() -> list[tuple[int, ...]]:
+    """Return every choice of k of the m eigenvectors."""
+    return [*combinations(range(INPUTS), LATENT)]
+
+
 def measure(depth: Depth) -> Measurement:
     """Train to the optimum from several starts, and compare derivatives."""
     steps = depth.pick(quick=15, full=40)
@@ -160,15 +217,18 @@ def measure(depth: Depth) -> Measurement:
     values = {name: sampled(found[name] for found, _ in runs) for name in runs[0][0]}
     values["factor of the derivative by W2"] = sampled(by_W2)
     values["factor of the derivative by W1"] = sampled(by_W1)
-    floor = float(eigenvectors(data(0))[0][LATENT:].sum())
-    lines = {
-        "loss": [*enumerate(runs[0][1])],
-        "discarded eigenvalues": [(0, floor), (len(runs[0][1]) - 1, floor)],
-    }
+    lines = {}
+    for seed, (_, losses) in enumerate(runs[:3]):
+        floor = float(eigenvectors(data(seed))[0][LATENT:].sum())
+        above = [(step, value / floor - 1) for step, value in enumerate(losses)]
+        lines[f"seed {seed}"] = [(20 * n, math.log10(max(x, 1e-16))) for n, x in above[:13]]
     return Measurement(
-        values | at_eigenvectors(),
-        {"loss": Chart("A linear autoencoder", "20 steps of L-BFGS", "loss", lines)},
-    )
+        values | at_eigenvectors() | beyond_the_text(steps),
+        {
+            "loss": Chart("Loss of a linear autoencoder above the discarded eigenvalues",
+                          "steps of L-BFGS", "log10 of the relative excess", lines)
+        },
+    )  # fmt: skip
 
 
 EXPERIMENT = Experiment(
