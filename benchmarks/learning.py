@@ -49,11 +49,6 @@ JOBS: dict[str, Job] = {
     "german-english": Job("german-english", jobs.translation),
     "german-english-torch": Job("german-english", jobs.translation_by_torch),
     "mnist": Job("mnist"),
-    "mnist-small": Job(  # small enough for one core
-        "mnist",
-        flags={"patch": "7", "width": "64", "dropout": "0.05", "shift": "1", "steps": "5000"},
-        large=False,
-    ),
     "masked-words": Job("masked-words", jobs.masked),
     "snippets": Job("snippets", jobs.classes),
     "snippets-both": Job(

@@ -77,7 +77,7 @@ def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
         (
             ["tragets"],
             'qk: Unknown command "tragets". Did you mean "targets"? '
-            "Available commands: targets, check, laws, cost, generate, train, lab, demo. "
+            "Available commands: targets, check, laws, cost, generate, train, lab, report, ... "
             "See `qk --help`.\n",
         ),
         (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),

@@ -363,6 +363,27 @@ def lab(
 
 
 @app.command
+def report(run: str, /, *, html: str = "") -> int:
+    """Write one HTML page about a training run: its curves, checkpoints and configuration.
+
+    The run may still be going.
+
+    Parameters
+    ----------
+    run
+        The folder of the run, as `qk train` wrote it.
+    html
+        Write the page to this file, not to report.html in the folder of the run.
+    """
+    with _status("reading the run"):
+        from querykey.train import write_report
+
+        file = write_report(run, html)
+    _say(f"{file}")
+    return 0
+
+
+@app.command
 def demo() -> int:
     """Show in a few seconds what querykey does."""
     _show_a_leak()

@@ -4,7 +4,7 @@ from querykey.show.cells import cell_chart
 from querykey.show.figure import Series, line_chart
 from querykey.show.file import WriteError, replacing, unwritable, write_file
 from querykey.show.folding import fold_numbered, group_name
-from querykey.show.page import code, grid, heading, page, text
+from querykey.show.page import code, figure, grid, heading, page, text
 from querykey.show.table import (
     console,
     number,
@@ -20,6 +20,7 @@ __all__ = [
     "cell_chart",
     "code",
     "console",
+    "figure",
     "fold_numbered",
     "grid",
     "group_name",

@@ -10,6 +10,7 @@ from querykey.train.command import listing, summary, train_command
 from querykey.train.config import ConfigError, DataConfig, TrainConfig, read_config
 from querykey.train.data.images import load_digits, load_mnist
 from querykey.train.loop import Progress, Result, Trainer, TrainError
+from querykey.train.report import write_report
 from querykey.train.run import run
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "run",
     "summary",
     "train_command",
+    "write_report",
 ]

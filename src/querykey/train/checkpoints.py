@@ -123,8 +123,10 @@ def verified(folder: Path) -> Checkpoint:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         schema, step = manifest["schema"], manifest["step"]
-        files, record = manifest["files"], manifest["record"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        files, record = dict(manifest["files"]), dict(manifest["record"])
+        if any(Path(name).name != name for name in files) or not isinstance(step, int):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint `{folder}` has no readable {MANIFEST}") from error
     if schema != SCHEMA:
         raise CheckpointError(

@@ -143,7 +143,7 @@ def read_config(
     source: str | Path | Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None
 ) -> TrainConfig:
     """Return the config of a TOML file (or of a dict of sections), with flags put on top."""
-    values = _read_toml(source) if isinstance(source, str | Path) else dict(source or {})
+    values = read_toml(source) if isinstance(source, str | Path) else dict(source or {})
     where = f"`{source}`" if isinstance(source, str | Path) else "the configuration"
     values = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
     for flag, text in (flags or {}).items():
@@ -155,7 +155,8 @@ def read_config(
     return _build(TrainConfig, values, where)
 
 
-def _read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the values of a TOML file, or raise the ConfigError that says what is wrong."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -91,11 +91,11 @@ class RunFolder:
         if not self.log.exists():
             return
         kept = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
+        for line in self.log.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # a line that a dying process left unfinished
         _replace(self.log, "".join(f"{line}\n" for line in kept))
 

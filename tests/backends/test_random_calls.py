@@ -1,0 +1,46 @@
+"""No backend differs from the equation in silence, whatever the call: drawn at random."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from tests.backends import random_calls
+
+import querykey as qk
+
+
+def test_random_calls_agree_with_the_equation():
+    counts = Counter()
+    random_calls.run(first=0, seconds=0, examples=250, counts=counts)
+    assert counts["sdpa"] > 40
+    assert counts["chunked"] > 20
+
+
+@pytest.mark.full
+def test_random_calls_agree_for_an_hour():
+    counts, first = Counter(), random.randrange(10**6)
+    print(f"seed {first}")
+    random_calls.run(first, seconds=3600, examples=200, counts=counts)
+    print(dict(counts))
+    assert counts["drawn"] > 1000
+
+
+@pytest.mark.parametrize("name", ["out", "k"])
+def test_a_backend_that_errs_a_little_is_found(name, monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    arrays = {n: torch.randn(1, 2, 5, 3, generator=draw, dtype=torch.float64) for n in "qkv"}
+    call = random_calls.Call(arrays, {"mask": qk.Causal()})
+    assert random_calls.differences(call) == []
+    attend = qk.attend
+
+    def wrong(q, k, v, backend, **options):
+        if backend == "reference":
+            return attend(q, k, v, backend=backend, **options)
+        if name == "k":
+            k = k.detach() + 0.999 * (k - k.detach())
+        out = attend(q, k, v, backend=backend, **options)
+        return out * (1 + 1e-7) if name == "out" else out
+
+    monkeypatch.setattr(qk, "attend", wrong)
+    assert {found.split(":")[0] for found in random_calls.differences(call)} == {"sdpa", "auto"}
