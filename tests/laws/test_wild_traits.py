@@ -306,3 +306,139 @@ class WithNothing(nn.Linear):
 def test_an_empty_parameter_is_no_obstacle(law):
     model = nn.Sequential(nn.Embedding(WORDS, WIDTH), WithNothing())
     assert verdicts(check(model, laws=[law]), law) == ["holds"]
+
+
+class Padded(nn.Module):
+    """A decoder that hides one id, which is neither the first nor the last, as its padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.trg_pad_idx, self.embed = 7, nn.Embedding(WORDS, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        real = (ids != self.trg_pad_idx)[:, None] & torch.ones(2 * ids.shape[1:]).tril().bool()
+        return self.head(
+            functional.scaled_dot_product_attention(x, x, x, real | ~real.any(-1, True))
+        )
+
+
+def test_an_id_that_a_model_takes_for_padding_is_not_drawn_among_the_words():
+    report = check(Padded(), laws=["causality", "batch"])
+    assert report.kind == "decoder"
+    assert "violated" not in [f.verdict for f in report.laws]
+    low = int(report.about["input"].rpartition("ids ")[2].split()[0])
+    assert low > 7
+
+
+class LatentLM(nn.Module):
+    """A model of masked words: latents read all of them, and every word reads the latents."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.latents = nn.Parameter(torch.randn(5, WIDTH))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        kept = (self.latents @ x.mT).softmax(-1) @ x
+        return self.head(x + (x @ kept.mT / 4).softmax(-1) @ kept)
+
+
+def test_a_name_alone_does_not_make_a_model_causal_that_weighs_no_pairs():
+    report = check(LatentLM(), laws=["causality"])
+    assert [f.verdict for f in report.laws] == ["advice"] * 3
+    assert "say kind=decoder" in report.laws[0].note
+
+
+class Segments(nn.Module):
+    """Carries a state from one segment of 16 tokens to the next."""
+
+    def __init__(self, cut=False):
+        super().__init__()
+        self.cut, self.embed = cut, nn.Embedding(WORDS, WIDTH)
+        self.carry, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        state, answers = torch.zeros(len(ids), 1, WIDTH), []
+        for segment in self.embed(ids).split(16, 1):
+            kept = self.carry(state)
+            answers.append(segment.cumsum(1) + (kept.detach() if self.cut else kept))
+            state = answers[-1][:, -1:]
+        return self.head(torch.cat(answers, 1))
+
+
+def test_what_only_a_second_segment_reaches_is_no_dead_parameter():
+    assert verdicts(check(Segments(), laws=["gradient"]), "gradient.reaches") == ["holds"]
+    broken = check(Segments(cut=True), laws=["gradient"])
+    assert verdicts(broken, "gradient.reaches") == ["violated"]
+
+
+class Frames(nn.Module):
+    """Cleans a signal in frames of 8 samples, one after the other."""
+
+    def __init__(self, both_ways=False):
+        super().__init__()
+        self.causal, self.apart = True, nn.Conv1d(1, WIDTH, 8, stride=8)
+        self.mix = nn.GRU(WIDTH, WIDTH, batch_first=True, bidirectional=both_ways)
+        self.join = nn.ConvTranspose1d(WIDTH * (1 + both_ways), 1, 8, stride=8)
+
+    def forward(self, mix):
+        frames = self.apart(functional.pad(mix, (0, -mix.shape[-1] % 8)))
+        frames = self.mix(frames.mT)[0].mT
+        return self.join(frames)[..., : mix.shape[-1]]
+
+
+def test_a_model_of_frames_looks_ahead_within_a_frame_and_no_further():
+    example = torch.randn(2, 1, 24)
+    report = check(Frames(), example=example)
+    assert "violated" not in [f.verdict for f in report.laws]
+    assert verdicts(report, "gradient.reaches", "causality.perturb") == ["holds", "advice"]
+    broken = check(Frames(both_ways=True), example=example, laws=["causality"])
+    assert verdicts(broken, "causality.perturb") == ["violated"]
+
+
+class DropsTokens(nn.Module):
+    """In training mode it can leave out whole tokens; the rate is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.seq_dropout_prob, self.embed = 0.0, nn.Embedding(WORDS, WIDTH)
+
+    def forward(self, ids, mask=None):
+        x = self.embed(ids)
+        real = torch.ones_like(ids).bool() if mask is None else mask.bool()
+        if self.training and self.seq_dropout_prob > 0:
+            scores = torch.randn(ids.shape).masked_fill(~real, -1e9)
+            kept = scores.topk(max(1, int(ids.shape[1] * 0.6)), 1).indices
+            real = torch.zeros_like(real).scatter(1, kept, True)
+        return x + (x * real[..., None]).sum(1, keepdim=True) / real.sum(1)[:, None, None]
+
+
+def test_a_rate_at_which_tokens_are_left_out_stays_as_it_is():
+    report = check(DropsTokens(), laws=["padding.right", "determinism"])
+    assert verdicts(report, "padding.right", "determinism") == ["holds", "holds"]
+
+
+class Centred(nn.Module):
+    """The bias is taken away again, so its derivative is rounding; computed in float32 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, WIDTH), nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        x = self.first(x.float())
+        return self.last((x - x.mean(1, keepdim=True)).pow(3))
+
+
+UNIT = torch.eye(5)  # stays float32, so that the model refuses anything else
+
+
+def test_derivatives_that_are_rounding_alone_are_no_breach_in_float32():
+    model = Centred()
+    subject = Subject(lambda x: model(x @ UNIT), example=torch.randn(2, 9, 5))
+    report = check(subject, laws=["accumulation"])
+    assert report.about["computed in"] == "float32"
+    assert verdicts(report, "accumulation") == ["holds"]

@@ -155,9 +155,10 @@ def _explained(
         reason = by_design(runner.subject, law.name, guilty.path)
         if reason:
             return replace(finding, verdict="not-applicable", note=reason)
-    reason = limitation(runner.copies.model, finding)
-    if reason:
-        return replace(finding, verdict="limitation", note=f"{reason} ({finding.note})")
+    known = limitation(runner.copies.model, finding)
+    if known:
+        note = f"{known.reason} ({finding.note})"
+        return replace(finding, verdict=known.verdict, note=note)
     trial = worst.evidence.trial
     if trial is not None and law.name != "determinism" and _is_tie(runner, law, worst, setting):
         note = "gone with other weights and tokens: two values tied, and rounding chose"

@@ -22,6 +22,11 @@ def buffers_of(module: nn.Module) -> dict[str, Any]:
     return module._buffers
 
 
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the module's own parameters by name, those that are None as well."""
+    return module._parameters
+
+
 def parts_of(module: nn.Module) -> list[tuple[str, Any]]:
     """Return a module's own parameters, buffers and submodules by name, but for those of None."""
     parts = {**module._parameters, **module._buffers, **module._modules}
@@ -46,6 +51,14 @@ def is_persistent(module: nn.Module, name: str) -> bool:
 def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed in place."""
     return tensor._version
+
+
+def without_vmap(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the axes that calls of torch.vmap around it hide."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def attention_implementation(model: Any) -> str | None:

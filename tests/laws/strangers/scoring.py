@@ -61,7 +61,7 @@ def score(style: str, case: Case) -> Score:
     faulty = checked(case.faulty)
     seconds = time.perf_counter() - began
     twin = checked(case.lawful)
-    findings = [f for f in faulty.laws if f.law in case.laws and _tells(f)]
+    findings = [f for f in faulty.laws if f.law in case.laws and _tells(f, twin)]
     patterns = case.module if isinstance(case.module, tuple) else (case.module,)
     blamed = any(_fits(finding.module, patterns) for finding in findings[:1])
     verdicts = [f"{f.law} {f.verdict} {f.module}" for f in findings or faulty.violations]
@@ -75,10 +75,22 @@ def score(style: str, case: Case) -> Score:
     return Score(name, bool(findings), blamed, bool(twin.violations), note, round(seconds, 2))
 
 
-def _tells(finding: Finding) -> bool:
-    """Return whether a finding tells of a fault; some laws only ever give advice."""
-    advice = finding.law in ("saturation", "equivariance") or "cast to" in finding.note
-    return finding.verdict == "violated" or (advice and finding.verdict == "advice")
+# What is never more than advice, by a finding's law and words of its note.
+ADVICE = (
+    ("saturation", ""),
+    ("equivariance", ""),
+    ("", "cast to"),
+    ("causality", "BatchNorm"),
+    ("gradient.reaches", "no operation reads"),
+    ("padding.left", "and no position"),
+)
+
+
+def _tells(finding: Finding, twin: Report) -> bool:
+    """Return whether a finding tells of a fault; advice does that its twin does not get."""
+    if finding.verdict != "advice" or twin.law(finding.law).verdict == "advice":
+        return finding.verdict == "violated"
+    return any(finding.law.startswith(law) and words in finding.note for law, words in ADVICE)
 
 
 def _fits(module: str | None, patterns: tuple[str | None, ...]) -> bool:

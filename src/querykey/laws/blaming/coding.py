@@ -27,6 +27,11 @@ def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -
         lines.append("for module in model.modules():")
         lines.append(f'    if {wanted!r} in getattr(module, "backends", ()):')
         lines.append(f"        module.backend = {wanted!r}")
+    if wanted and "=" in wanted:
+        attribute, value = wanted.split("=")
+        lines.append("for module in model.modules():")
+        lines.append(f"    if {attribute!r} in vars(module):")
+        lines.append(f"        module.{attribute} = {value}")
     math = wanted == "math" and not own
     if math:
         lines.append("torch.backends.mha.set_fastpath_enabled(False)")

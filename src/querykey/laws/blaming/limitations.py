@@ -20,6 +20,7 @@ class Limitation:
     reason: str
     module: str = "*"  # the guilty module: its path, a space, its class and file
     note: str = "*"  # the note of the finding
+    verdict: str = "limitation"  # or "advice", where its owner may not know of it
 
 
 FROM_THE_START = (
@@ -37,8 +38,9 @@ TABLE: tuple[Limitation, ...] = (
     Limitation(
         "*",
         "causality.*",
-        "in training mode BatchNorm averages over all rows and positions",
+        "in training mode BatchNorm averages over all rows and positions, later ones as well",
         module="*BatchNorm*, torch/*",
+        verdict="advice",
     ),
     *(
         Limitation(name, "padding.left", FROM_THE_START, note="*without its left padding*")
@@ -151,8 +153,8 @@ def by_design(subject: Subject, law: str, path: str | None = None) -> str:
     return ""
 
 
-def limitation(model: Any, finding: Finding) -> str:
-    """Return why a breach is a published limitation, or the empty string where it is a breach."""
+def limitation(model: Any, finding: Finding) -> Limitation | None:
+    """Return the published limitation that a breach is, or None where it is a breach."""
     names = [type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))]
     for entry in TABLE:
         if (
@@ -161,5 +163,5 @@ def limitation(model: Any, finding: Finding) -> str:
             and fnmatch.fnmatchcase(f"{finding.module} {finding.source}", entry.module)
             and fnmatch.fnmatchcase(finding.note, entry.note)
         ):
-            return entry.reason
-    return ""
+            return entry
+    return None

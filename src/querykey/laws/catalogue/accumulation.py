@@ -35,7 +35,7 @@ def accumulation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         own = runner.answer(Run(runner.signature.take_rows(inputs, [row]), setting))
         backward((own[0] * weights[row].to(own.dtype)).sum())
     sums: Gradients = {n: p.grad for n, p in trained(model)}
-    worst, name = _worst(whole, sums)
+    worst, name = _worst(whole, sums, runner.facts.rounding.wide)
     guilty = None
     if worst > runner.facts.threshold:
         guilty = _mixer(runner, setting) or _owner(model, name)
@@ -48,8 +48,9 @@ def accumulation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     yield from _loss(runner, setting)
 
 
-def _worst(first: Gradients, second: Gradients) -> tuple[float, str]:
+def _worst(first: Gradients, second: Gradients, wide: bool) -> tuple[float, str]:
     """Return the largest relative difference of two sets of gradients, and the parameter."""
+    least = 1e-6 if wide else 1e-2  # of the largest gradient: what is below is rounding
     sizes = [float(g.pow(2).mean().sqrt()) for g in first.values() if g is not None and g.numel()]
     # Some gradients are zero but for rounding, as that of a key's bias under softmax.
     largest = max(sizes, default=1.0)
@@ -59,7 +60,7 @@ def _worst(first: Gradients, second: Gradients) -> tuple[float, str]:
         if gradient is None or other is None or not gradient.numel():
             continue
         gap = float((gradient - other).abs().max()) / max(
-            float(gradient.pow(2).mean().sqrt()), 1e-6 * largest, 1e-30
+            float(gradient.pow(2).mean().sqrt()), least * largest, 1e-30
         )
         if gap > worst:
             worst, name = gap, parameter

@@ -24,7 +24,7 @@ def has_a_choice(runner: Runner) -> str:
     names = runner.facts.arguments.implementations
     if len(names) > 1:
         return ""
-    if names == ("math",) and runner.copies.functions & FUSED:
+    if "math" in names and runner.copies.functions & FUSED:
         return ""
     return "it computes attention in one way only"
 
@@ -54,7 +54,10 @@ def backends(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
 def _choices(runner: Runner, setting: Setting, inputs: Inputs) -> Iterator[tuple[Setting, Setting]]:
     """Yield the settings of two implementations that must agree."""
     names = runner.facts.arguments.implementations
-    if names != ("math",):
+    yield from (
+        (setting, replace(setting, attention=name)) for name in names if "=" in name
+    )  # attributes that are turned round
+    if "math" not in names:
         first, *others = [replace(setting, attention=name) for name in names]
         yield from ((first, other) for other in others)
         return

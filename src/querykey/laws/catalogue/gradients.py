@@ -23,6 +23,8 @@ from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.outputs import answers
 
 NAME = "gradient.reaches"
+PASSES = ((0, False), (1, False), (0, True))  # seeds of inputs, and whether in training mode
+LONGER = (60, 300, 1500)  # lengths at which what nothing has reached is tried again
 
 
 def has_weights(runner: Runner) -> str:
@@ -53,7 +55,7 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         return
     yield from _unregistered(runner, setting, reached)
     names = [name for name, p in trained(runner.copies.model) if p.numel()]
-    dead = [name for name in names if name in reached.used and name not in reached.parameters]
+    dead = _dead(runner, setting, names, reached)
     unexcused = [n for n in dead if not by_design(runner.subject, NAME, n.rpartition(".")[0])]
     dead = unexcused or dead  # what nobody calls a design comes first
     if dead:
@@ -73,6 +75,24 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
         )
         yield Outcome(1.0, note, setting, advice=True)
+
+
+def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) -> list[str]:
+    """Return the parameters that are used and get no gradient, on much longer sequences as well.
+
+    What carries a state from one segment to the next is reached only where there are two; behind
+    strided convolutions two steps are many samples.
+    """
+    dead = [name for name in names if name in reached.used and name not in reached.parameters]
+    for length in LONGER if runner.signature.axis else ():
+        if not dead:
+            break
+        try:
+            passed = _reached(runner, replace(setting, length=length), seeds=((0, False),))
+        except Exception:  # the model takes no such length
+            continue
+        dead = [name for name in dead if name not in passed.parameters]
+    return dead
 
 
 def _finding(owner: GuiltyModule, note: str) -> Finding:
@@ -108,10 +128,12 @@ def _unregistered(runner: Runner, setting: Setting, reached: Reached) -> Iterato
     yield Outcome(1.0, note, setting, evidence=Evidence(module=guilty_part(model, holder)))
 
 
-def _reached(runner: Runner, setting: Setting) -> Reached:
-    """Return what three backward passes reach: two inputs, and one of them in training mode."""
+def _reached(
+    runner: Runner, setting: Setting, seeds: tuple[tuple[int, bool], ...] = PASSES
+) -> Reached:
+    """Return what some backward passes reach: two inputs, and one of them in training mode."""
     reached = Reached()
-    for seed, train in ((0, False), (1, False), (0, True)):
+    for seed, train in seeds:
         recorder, uses = Recorder(), Uses()
         setting = replace(setting, train=train)
         model = runner.copies.of(setting)

@@ -61,12 +61,12 @@ def real_tokens(runner: Runner, inputs: Inputs, axis: str, left: bool = False) -
     return real
 
 
-def arguments(runner: Runner, axis: str, real: torch.Tensor) -> Inputs:
+def arguments(runner: Runner, axis: str, real: torch.Tensor, counted: bool = True) -> Inputs:
     """Return the mask arguments that name these real tokens, and positions that count them."""
     passed = {mask.name: mask.value(real) for mask in runner.facts.masks_over(axis)}
     left = not bool(real[:, 0].all())
     positions = runner.facts.arguments.positions
-    if left and positions and axis == runner.signature.axis:
+    if counted and left and positions and axis == runner.signature.axis:
         count = (real.long().cumsum(1) - 1).clamp(min=0)
         passed[positions.name] = positions.value(count)
     return passed
@@ -100,6 +100,8 @@ def left(runner: Runner, setting: Setting) -> Iterator[Trial]:
     """Pad on the left: with other content, then not at all."""
     yield from _content(runner, setting, runner.signature.axis, left=True)
     yield from _amount(runner, setting, runner.signature.axis, left=True)
+    if runner.facts.arguments.positions:
+        yield from _amount(runner, setting, runner.signature.axis, left=True, counted=False)
 
 
 def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
@@ -122,11 +124,17 @@ def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterato
     )
 
 
-def _amount(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator[Trial]:
-    """Run every padded row alone and without its padding."""
+def _amount(
+    runner: Runner, setting: Setting, axis: str, left: bool, counted: bool = True
+) -> Iterator[Trial]:
+    """Run every padded row alone and without its padding; positions are passed where `counted`."""
     signature, inputs = runner.signature, runner.inputs(setting)
     real = real_tokens(runner, inputs, axis, left)
-    padded = {**pad_with_its_token(runner, inputs, real, axis), **arguments(runner, axis, real)}
+    padded = {
+        **pad_with_its_token(runner, inputs, real, axis),
+        **arguments(runner, axis, real, counted),
+    }
+    told = "" if counted else f", and no {getattr(runner.facts.arguments.positions, 'name', '')}"
     for row in [row for row in range(setting.batch) if not bool(real[row].all())]:
         span = real[row].nonzero().flatten().tolist()
         alone = signature.cut(signature.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
@@ -137,10 +145,11 @@ def _amount(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterator
             Run({**alone, **masks}, setting),
             _same_answers(runner, inputs, axis, row, span),
             None,
-            f"the row was given without its {'left' if left else 'right'} padding of {axis}",
+            f"the row was given without its {'left' if left else 'right'} padding of {axis}{told}",
             _inside(runner, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
             # By torch's convention rows are padded on the right, and positions count from there.
-            advice=left and not any(mask.names_real for mask in runner.facts.masks_over(axis)),
+            advice=left
+            and not (counted and any(m.names_real for m in runner.facts.masks_over(axis))),
         )
 
 

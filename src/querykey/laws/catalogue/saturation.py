@@ -12,6 +12,7 @@ from querykey.laws.blaming.guilty_module import describe
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
+from querykey.laws.private import without_vmap
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
@@ -33,8 +34,8 @@ class Entropies(TorchFunctionMode):
         weights = out if name == "softmax" else None
         if name == "scaled_dot_product_attention":
             weights = _weights(*args, **(kwargs or {}))
-        if weights is not None and weights.dim() >= 3 and weights.shape[-1] > 4:
-            weights = weights.detach().double()
+        if weights is not None and without_vmap(weights).dim() >= 3 and weights.shape[-1] > 4:
+            weights = without_vmap(weights).detach().double()
             visible = (weights > 0).sum(-1)
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
             wide = visible >= 4

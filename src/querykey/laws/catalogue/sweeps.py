@@ -46,7 +46,7 @@ def other_implementations(runner: Runner) -> Iterator[Setting]:
     usual = attention_implementation(runner.copies.model)
     names = runner.facts.arguments.implementations
     if len(names) > 1:
-        yield from (Setting(attention=name) for name in names if name != usual)
+        yield from (Setting(attention=n) for n in names if n not in (usual, "math"))
 
 
 def lengths(runner: Runner) -> Iterator[Setting]:

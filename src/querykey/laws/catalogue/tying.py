@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
-from querykey.laws.blaming.guilty_module import GuiltyModule, source_of
+from querykey.laws.blaming.guilty_module import guilty_part
 from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law
+from querykey.laws.private import parameters_of
 from querykey.laws.run import Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
+
+SETTINGS = ("config", "cfg", "args", "params", "hparams", "options")  # where models keep switches
+SWITCHES = re.compile(r"tie_|tied|weight_tying|tying|share_(?!all_|encoder_)\w*embed")
 
 
 def says_tied(runner: Runner) -> str:
@@ -22,7 +27,7 @@ def says_tied(runner: Runner) -> str:
 
 def _switch(model: Any) -> str:
     """Return the attribute by which a model says that its embeddings are tied, or nothing."""
-    holders = [model, getattr(model, "config", None)]
+    holders = [model, *(getattr(model, name, None) for name in SETTINGS)]
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "get_text_config"):
         if not getattr(config, "tie_word_embeddings", True):
@@ -30,7 +35,7 @@ def _switch(model: Any) -> str:
         holders = [config.get_text_config()]
     for holder in holders:
         for name, value in getattr(holder, "__dict__", {}).items():
-            if name.startswith(("tie_", "tied", "weight_tying", "share_embed")) and value is True:
+            if SWITCHES.match(name) and value is True:
                 return name
     return ""
 
@@ -38,26 +43,26 @@ def _switch(model: Any) -> str:
 def tied(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Compare the identity of the output layer's weight with the embedding's."""
     model: Any = runner.copies.model
-    pairs = list(_library_pair(model)) or list(_pairs(model))
-    if not pairs:
+    named = dict(model.named_modules())
+    outputs = list(_library_output(model)) or list(_outputs(named))
+    if not outputs:
         return
-    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
-    for embedding, output in pairs:
-        if any(output.weight is table for table in (embedding.weight, *tables)):
-            yield Outcome(0.0, setting=setting)
-            return
-    output = pairs[0][1]
-    path = next(path for path, module in model.named_modules() if module is output)
+    tables = {id(m.weight) for m in named.values() if isinstance(m, nn.Embedding)}
+    if any(id(weight) in tables for _, weight in outputs):
+        yield Outcome(0.0, setting=setting)
+        return
+    holder, weight = outputs[0]
+    path = next(path for path, module in named.items() if module is holder)
     note = (
         f"`{_switch(model)}` is set, but the output layer has weights of its own, "
-        f"{'x'.join(map(str, output.weight.shape))} numbers"
+        f"{'x'.join(map(str, weight.shape))} numbers"
     )
-    guilty = GuiltyModule(path, source_of(output))
+    guilty = guilty_part(model, path)
     yield Outcome(1.0, note, setting, evidence=Evidence(module=guilty))
 
 
-def _library_pair(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the embedding and the output layer that a transformers model names, if they fit."""
+def _library_output(model: Any) -> Iterator[tuple[nn.Module, nn.Parameter]]:
+    """Yield the output layer that a transformers model names, if its embedding has its shape."""
     if hasattr(model, "get_output_embeddings") and hasattr(model, "get_input_embeddings"):
         try:
             embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
@@ -65,17 +70,26 @@ def _library_pair(model: Any) -> Iterator[tuple[Any, Any]]:
             return
         shape = getattr(getattr(output, "weight", 0), "shape", 1)
         if shape == getattr(getattr(embedding, "weight", 0), "shape", 2):
-            yield embedding, output
+            yield output, output.weight
 
 
-def _pairs(model: nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Yield embeddings and linear layers whose weights could be one tensor."""
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    heads = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    for table in tables:
-        for head in heads:
-            if table.weight.shape == head.weight.shape:
-                yield table, head
+def _outputs(named: dict[str, nn.Module]) -> Iterator[tuple[nn.Module, nn.Parameter]]:
+    """Yield what could be tied by its shape: weights of linear layers, or bare parameters.
+
+    A bare parameter that is an embedding's own weight, by another name, is tied.
+    """
+    shapes = {m.weight.shape for m in named.values() if isinstance(m, nn.Embedding)}
+    bare: list[tuple[nn.Module, nn.Parameter]] = []
+    for module in named.values():
+        if isinstance(module, nn.Embedding):
+            continue
+        for parameter in parameters_of(module).values():
+            if parameter is not None and parameter.shape in shapes:
+                if isinstance(module, nn.Linear):
+                    yield module, parameter
+                else:
+                    bare.append((module, parameter))
+    yield from bare
 
 
 LAWS = (

@@ -26,9 +26,15 @@ MASKS = re.compile(
     r"^((decoder_|encoder_|cross_)?attention_mask|(\w+_)?(key_)?pad(ding)?_mask|mask|real|valid|"
     r"is_pad(ding)?|(src|source|input|token|context|memory|key|kv)_mask)$"
 )
+# Names that are masks only if hiding tokens by them is seen to matter.
+PERHAPS_MASKS = re.compile(
+    r"^((\w+_)?pad(ding)?|(valid|seq|sequence|tok|attn|padded|(non|not|no)_?pad)_mask)$"
+)
 ELSEWHERE = re.compile(r"^(src|source|context|memory|encoder|cross|key|kv)_(?!padding)")
 HIDES = re.compile(r"key_padding_mask|is_pad")  # names by which a 1 marks padding
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
+TOGGLES = re.compile(r"_?(use_|is_)?(flash|sdpa|fused|efficient)(_?(attn|attention|sdpa|kernel))?")
+FUSED = "scaled_dot_product_attention"
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
 
 
@@ -88,7 +94,9 @@ def _names_of_masks(runner: Runner) -> Iterator[tuple[str, list[str]]]:
     lengths = dict.fromkeys(length_of(entry) for entry in signature.inputs if length_of(entry))
     taken = {entry.name for entry in signature.inputs}
     for name in runner.copies.parameters:
-        wanted = name == padding if padding else bool(MASKS.match(name))
+        wanted = (
+            name == padding if padding else bool(MASKS.match(name) or PERHAPS_MASKS.match(name))
+        )
         elsewhere = name.startswith(("encoder_", "cross_")) and len(lengths) < 2
         if wanted and not elsewhere and name not in taken:
             yield name, _nearest(runner, name, lengths)
@@ -108,6 +116,8 @@ def _meaning(
     fits = [(mask, answer) for mask, answer in answers if answer is not None]
     neutral = [m for m, answer in fits if deviation(plain, answer)[0] < runner.facts.threshold]
     used = [mask for mask in neutral if _has_effect(runner, inputs, mask, plain)]
+    if not by_owner and not MASKS.match(name):
+        return next(iter(used), None)
     settled = [mask for mask, _ in fits if by_owner or REAL.search(name) or HIDES.search(name)]
     settled.sort(key=lambda mask: mask not in used)
     blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
@@ -194,12 +204,36 @@ def _embeds(runner: Runner) -> str | None:
     return name if deviation(ids, embeds)[0] < runner.facts.threshold else None
 
 
+def _toggles(runner: Runner) -> Iterator[str]:
+    """Yield attributes, turned round, that choose between torch's fused attention and other code.
+
+    They count only where turning them brings the fused operation in, or does away with it.
+    """
+    held = dict.fromkeys(
+        (name, value)
+        for module in runner.copies.of().modules()
+        for name, value in vars(module).items()
+        if isinstance(value, bool) and TOGGLES.fullmatch(name)
+    )
+    for name, value in held:
+        if (name, not value) in held:
+            continue
+        functions = []
+        for setting in (PLAIN, Setting(attention=f"{name}={not value}")):
+            copies = replace(runner.copies, functions=set())
+            trying = replace(runner, copies=copies, answers={})
+            ran = trying.attempt(runner.inputs(), setting) is not None
+            functions.append(FUSED in copies.functions if ran else None)
+        if None not in functions and functions[0] != functions[1]:
+            yield f"{name}={not value}"
+
+
 def _implementations(runner: Runner) -> tuple[str, ...]:
     """Return the implementations of attention that the model can switch between."""
     model: Any = runner.copies.of()
     ours = dict.fromkeys(name for module in model.modules() for name in backends_of(module))
     if not ours and not hasattr(model, "set_attn_implementation"):
-        return ("math",)
+        return ("math", *_toggles(runner))
     inputs = runner.inputs()
     names = ours or ("eager", "sdpa")
     return tuple(n for n in names if runner.attempt(inputs, Setting(attention=n)) is not None)

@@ -30,6 +30,7 @@ NOT_CACHES = re.compile(
 CERTAIN = re.compile(r"past|cache|kv|inference_params")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
+FAIRSEQS = "incremental_state"  # a dict that is filled, beside all ids so far
 FEW = 4  # arguments without a telling name that are tried as the cache
 SPLITS = ((8, 4, 1), (12, 1))  # in chunks, and one token after all others
 
@@ -71,6 +72,8 @@ def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
         return True
     free = _optional(runner, runner.inputs())
     rivals = [n for n in free if ARGUMENTS.match(n) or CERTAIN.search(n)]
+    if isinstance(candidate.step, _Filling):
+        return True
     if candidate.argument not in rivals or candidate.step is not None:
         return False
     if candidate.source is None:  # an empty list or dict may not be what it wants
@@ -117,6 +120,9 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
     counters = [n for n in parameters if STARTS.match(n)]
     starts = [*counters, None]
     for argument in arguments:
+        if argument == FAIRSEQS:
+            yield CacheProtocol(argument, None, step=_Filling(runner, argument))
+            continue
         for extra in dict.fromkeys([flags, ()]):
             for source in _sources(runner, inputs, extra, argument):
                 for start in starts:
@@ -152,6 +158,25 @@ class _Empty:
 
     def __call__(self, model: nn.Module, batch: int) -> Any:
         return self.kind()
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """A step that passes all ids so far beside a dict, in which the model keeps its cache."""
+
+    runner: Runner
+    argument: str
+
+    def __call__(self, model: Any, inputs: Inputs, cache: Any) -> tuple[Any, Any]:
+        main = self.runner.signature.main.name
+        before, kept = cache or (None, {})
+        ids = inputs[main] if before is None else torch.cat([before, inputs[main]], 1)
+        output = model(**{**inputs, main: ids, self.argument: kept})
+        if not kept:
+            raise ValueError("it keeps nothing in the dict")
+        if self.runner.take(output, inputs).shape[1] != inputs[main].shape[1]:
+            raise ValueError("it does not answer once for every new token")
+        return output, (ids, kept)
 
 
 def _asking(runner: Runner) -> Iterator[tuple[tuple[str, Any], ...]]:

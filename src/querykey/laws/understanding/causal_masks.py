@@ -5,6 +5,7 @@ Source code can be read only where it is found; every operation of a call can be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from querykey.laws.private import without_vmap
 from querykey.laws.understanding.outputs import tensors
 from querykey.laws.understanding.reachable import walk
 
 LOW = -1e3  # a score below hides a key
+NORMALISERS = {"softmax", "exp", "logsumexp", "sigmoid"}
 IS_CAUSAL = {"scaled_dot_product_attention": 5, "multi_head_attention_forward": 25}  # its place
 
 
@@ -26,6 +29,7 @@ class CausalSigns:
     hides: str = ""  # a mask is applied to scores, or torch was asked for a causal one
     exists: str = ""  # a triangle of zeros and ones is made or kept
     both_ways: bool = False  # later keys are hidden from some scores, and earlier keys from others
+    pairs: bool = False  # attention weighs every pair of positions
 
 
 class MaskWatch(TorchFunctionMode):
@@ -38,11 +42,12 @@ class MaskWatch(TorchFunctionMode):
         self.sides: set[str] = set()  # which keys are hidden from scores: later, earlier, or both
         self.exists = ""
         self.asked = ""
+        self.pairs = False
 
     @property
     def signs(self) -> CausalSigns:
         """What was seen so far."""
-        return CausalSigns(self.hides or self.asked, self.exists, len(self.sides) > 1)
+        return CausalSigns(self.hides or self.asked, self.exists, len(self.sides) > 1, self.pairs)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -53,8 +58,12 @@ class MaskWatch(TorchFunctionMode):
         place = IS_CAUSAL.get(name)
         if place and (kwargs.get("is_causal") or (len(args) > place and args[place] is True)):
             self.asked = self.asked or f"{name} is called with is_causal=True"
-        before = [t for _, t in tensors((args, kwargs)) if self._is_table(t)]
-        after = [t for _, t in tensors(result) if self._is_table(t)]
+        before = [t for t in plain_tensors((args, kwargs)) if self._is_table(t)]
+        after = [t for t in plain_tensors(result) if self._is_table(t)]
+        if name in IS_CAUSAL:
+            lengths = [t.shape for t in args[:2] if isinstance(t, torch.Tensor)]
+            self.pairs |= len(set(lengths)) == 1
+        self.pairs |= name in NORMALISERS and bool(before)
         masks = [table for table in before if hidden_side(table)]
         if masks and after and _is_arithmetic_of_positions(after[0]):
             self.exists = ""  # a relative position that says before or after, as T5 counts it
@@ -80,6 +89,12 @@ class MaskWatch(TorchFunctionMode):
                 self.sides.add(side)
         else:
             self.exists = self.exists or f"a causal mask is made or used in {name}"
+
+
+def plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value; those of a vmap with the axes that it hides."""
+    for _, tensor in tensors(value):
+        yield without_vmap(tensor)
 
 
 def _is_arithmetic_of_positions(table: torch.Tensor) -> bool:

@@ -21,6 +21,9 @@ from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_i
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.targets import seeded_outside_torch
 
+# What is dropped as a whole, by random numbers that no operation of dropout draws.
+PARTS = re.compile("layer|path|seq|token|tok_|word|head|block|cond|class")
+
 
 @dataclass(frozen=True)
 class CopyRecipe:
@@ -158,6 +161,17 @@ def attention(model: Any, wanted: str | None) -> Iterator[None]:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+    elif "=" in wanted:
+        name, value = wanted.split("=")
+        held = [m for m in model.modules() if isinstance(vars(m).get(name), bool)]
+        before = [vars(m)[name] for m in held]
+        try:
+            for module in held:
+                setattr(module, name, value == "True")
+            yield
+        finally:
+            for module, kept in zip(held, before, strict=True):
+                setattr(module, name, kept)
     elif hasattr(model, "set_attn_implementation"):
         before = attention_implementation(model)
         model.set_attn_implementation(wanted)
@@ -187,6 +201,6 @@ def turn_dropout_on(model: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if not isinstance(value, float) or value != 0.0:
                 continue
-            rate = "drop" in name and not re.search("layer|path", name)
+            rate = "drop" in name and not re.search(PARTS, name)
             if rate or (isinstance(module, nn.Dropout) and name == "p"):
                 setattr(module, name, 0.1)

@@ -7,6 +7,7 @@ its weights are drawn anew, large enough that nothing hides behind a small initi
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -214,7 +215,26 @@ def _fan_in(module: nn.Module, parameter: torch.Tensor) -> float:
         return parameter.shape[0]
     if parameter.dim() == 2:
         return parameter.shape[1]
-    return (parameter.shape[-1] * parameter.shape[-2]) ** 0.5  # experts, stored either way
+    return _fan_in_as_drawn(parameter) or (parameter.shape[-1] * parameter.shape[-2]) ** 0.5
+
+
+def _fan_in_as_drawn(parameter: torch.Tensor) -> float:
+    """Return the number of inputs that a tensor of more than two axes was drawn for, or 0.
+
+    Which of its axes are inputs only its owner knows; that their product is near 1/variance tells.
+    Small values that are drawn alike everywhere tell nothing.
+    """
+    deviation = float(parameter.double().std())
+    if not 0.05 < deviation < 2.0:
+        return 0.0
+    shape = parameter.shape
+    products = {
+        math.prod(shape[start:stop])
+        for start in range(len(shape))
+        for stop in range(start + 1, len(shape) + 1)
+    }
+    nearest = min(products, key=lambda count: abs(math.log(count * deviation**2)))
+    return float(nearest) if 0.5 < nearest * deviation**2 < 2.0 else 0.0
 
 
 def _plain_tensors(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from querykey.laws.blaming.recorder import ModuleCall, Recorder
-from querykey.laws.run import PLAIN, Run, Setting
+from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.understanding.outputs import tensors
 
@@ -29,7 +29,7 @@ def influence(runner: Runner, setting: Setting) -> tuple[torch.Tensor, torch.Ten
     inputs = runner.inputs(single)
     length = signature.length_of(inputs)
     many = signature.take_rows(inputs, [0] * (length + 1))
-    other = signature.take_rows(runner.inputs(single, seed=1), [0] * (length + 1))
+    other = signature.take_rows(_other_everywhere(runner, single, inputs), [0] * (length + 1))
     where = torch.zeros(length + 1, length, dtype=torch.bool)
     where[1:] = torch.eye(length, dtype=torch.bool)
     changed = signature.with_other(many, other, where)
@@ -44,6 +44,18 @@ def influence(runner: Runner, setting: Setting) -> tuple[torch.Tensor, torch.Ten
     gap = (answer[1:] - answer[:1]).flatten(2).abs().amax(-1) / answer[0].pow(2).mean().sqrt()
     gap = torch.where(gap > runner.facts.threshold, gap, 0.0).mT  # (answer i, token j)
     return gap.tril(-1), gap.triu(1)
+
+
+def _other_everywhere(runner: Runner, setting: Setting, inputs: Inputs) -> Inputs:
+    """Return other inputs, in which no id is by chance that of the same place in `inputs`."""
+    other = dict(runner.inputs(setting, seed=1))
+    for entry in runner.signature.inputs:
+        span = entry.high - entry.low
+        if entry.kind == "tokens" and span > 1:
+            value, drawn = inputs[entry.name], other[entry.name]
+            next_id = (value - entry.low + 1) % span + entry.low
+            other[entry.name] = torch.where(drawn == value, next_id, drawn)
+    return other
 
 
 def causal_parts(runner: Runner) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from querykey.laws.blaming.recorder import Recorder
+from querykey.laws.private import CONVOLUTIONS
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.understanding.causal_masks import masks_kept, signs_in
@@ -27,6 +28,9 @@ from querykey.laws.understanding.interface import (
 from querykey.laws.understanding.outputs import Slot
 
 SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
+DOUBT = "{}; if it is meant to be causal, say kind=decoder"
+SCORES = "it scores the whole vocabulary at every position"
+FRAMES = 128  # positions in which a look-ahead of frames must be seen to end
 TURNS = {"flip", "flipud", "fliplr"}  # by which a sequence is read from its end
 
 
@@ -98,8 +102,19 @@ def _intent_of_class(model: Any) -> Intent | None:
 def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tensor) -> Intent:
     """Decide for a model that looks ahead whether that is a fault, or what it is for."""
     switch = _switch(runner)
+    frame = _frame(runner) if switch is not None and switch[1] else 0
+    if frame:
+        return Intent(
+            False,
+            f"it looks at most {frame} positions ahead, as a model of frames does",
+            "if it is meant to be causal for every position, say kind=decoder",
+        )
     if switch is not None:
-        return Intent(switch[1], f"its attribute `{switch[0]}` is {switch[1]}")
+        doubtful = (
+            not switch[1] and scores_words(runner) and not is_called_open(runner.copies.model)
+        )
+        why = f"its attribute `{switch[0]}` is {switch[1]}"
+        return Intent(switch[1], why, DOUBT.format(SCORES) if doubtful else "")
     prefix = _prefix(ahead)
     if prefix:
         return Intent(
@@ -134,6 +149,26 @@ def _intent_of_few_leaks(runner: Runner, back: torch.Tensor, ahead: torch.Tensor
             True, f"it sees {seen_back} of {pairs} earlier but only {seen_ahead} later pairs"
         )
     return Intent(True, "later tokens matter far less than earlier ones")
+
+
+def _frame(runner: Runner) -> int:
+    """Return how far a model of strided convolutions looks ahead, where that has a bound, or 0.
+
+    What is causal in it are its frames: every sample of a frame is seen when the frame is answered.
+    """
+    strided = any(
+        isinstance(module, CONVOLUTIONS) and max(module.stride) > 1
+        for module in runner.copies.model.modules()
+    )
+    if not strided or scores_words(runner):
+        return 0
+    try:
+        _, ahead = influence(runner, Setting(length=FRAMES))
+    except Exception:
+        return 0
+    rows, columns = ahead.nonzero(as_tuple=True)
+    bound = int((columns - rows).max())
+    return bound if bound < FRAMES // 2 else 0
 
 
 def _looks_ahead_evenly(ahead: torch.Tensor) -> bool:
@@ -181,7 +216,6 @@ def _intent_of_evidence(runner: Runner) -> Intent:
     signs = signs_in(
         lambda: runner.call(runner.complete(Run(inputs, PLAIN))), runner.signature.length_of(inputs)
     )
-    doubt = "{}; if it is meant to be causal, say kind=decoder"
     if signs.both_ways:
         return Intent(False, "some scores hide later keys, others earlier ones")
     if signs.hides:
@@ -190,13 +224,13 @@ def _intent_of_evidence(runner: Runner) -> Intent:
     if mask and runner.signature.main.kind == "tokens":
         return Intent(True, f"it looks ahead although {mask}")
     if mask:
-        return Intent(False, "it looks ahead everywhere", doubt.format(mask))
-    if scores_words(runner) and not is_called_open(model):
-        sign = sign_of_decoding(runner)
-        if sign:
+        return Intent(False, "it looks ahead everywhere", DOUBT.format(mask))
+    if scores_words(runner):
+        sign = sign_of_decoding(runner, signs.pairs)
+        if sign and (runner.signature.others() or not is_called_open(model)):
             return Intent(True, sign)
-        words = "it scores the whole vocabulary at every position"
-        return Intent(False, "it looks ahead everywhere", doubt.format(words))
+        if not is_called_open(model):
+            return Intent(False, "it looks ahead everywhere", DOUBT.format(SCORES))
     return Intent(False, "it looks ahead everywhere")
 
 

@@ -11,12 +11,15 @@ from torch import nn
 
 from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
-from querykey.laws.understanding.cache_protocol import CERTAIN
+from querykey.laws.understanding.cache_protocol import CERTAIN, STARTS
 from querykey.laws.understanding.inputs import ECHOES
 from querykey.laws.understanding.outputs import tensors
 
 CAUSAL_NAMES = re.compile(r"GPT|Causal|Autoregress|DecoderOnly|LanguageModel|NextToken")
-DECODER_NAMES = re.compile(r"Decoder|(?<!M)LM(?![a-z])|Llama|LLaMA|Generator")
+DECODER_NAMES = re.compile(r"Decoder|Llama|LLaMA|Generator")
+# Operations that run along a sequence in one direction.
+ALONG = {"cumsum", "cumprod", "logcumsumexp", "fft_rfft", "rfft", "conv1d", "lstm", "gru"}
+MODEL_NAMES = re.compile(r"(?<!M)LM(?![a-z])")  # of words, in one direction or in both
 OPEN_NAMES = re.compile(r"BERT|Bert|Encoder|Masked|MLM|Denois|Diffusion|Bidirect|Electra|Tagger")
 
 
@@ -26,7 +29,7 @@ def sign_of_names(model: nn.Module) -> str:
         kind = type(module)
         if kind.__module__.startswith(("torch.", "transformers.")):
             continue
-        if CAUSAL_NAMES.search(kind.__name__):
+        if CAUSAL_NAMES.search(kind.__name__) and not OPEN_NAMES.search(kind.__name__):
             return f"its class is called {kind.__name__}"
         arguments = inspect.signature(module.forward).parameters
         caches = [n for n in arguments if CERTAIN.search(n) and not n.startswith("encoder")]
@@ -47,13 +50,40 @@ def scores_words(runner: Runner) -> bool:
     if main.kind != "tokens" or not runner.signature.sequential:
         return False
     answer = runner.attempt(runner.inputs(), PLAIN)
+    if answer is None or answer.dim() != 3:
+        return False
     words = {m.num_embeddings for m in runner.copies.model.modules() if isinstance(m, nn.Embedding)}
-    return answer is not None and answer.dim() == 3 and answer.shape[-1] in {*words, main.high}
+    return answer.shape[-1] in {*words, main.high} or (
+        not words and _is_vocabulary(runner, answer.shape[-1])
+    )
 
 
-def sign_of_decoding(runner: Runner) -> str:
-    """Return what in the interface of a model that scores words says that it continues texts."""
+def _is_vocabulary(runner: Runner, count: int) -> bool:
+    """Return whether a model without an Embedding takes so many ids, and raises for one more."""
+    if runner.copies.device.type != "cpu":
+        return False  # there a wrong id ends the process
+
+    def takes(token: int) -> bool:
+        def last(value: torch.Tensor) -> None:
+            value[:, -1] = token
+
+        return runner.attempt(runner.signature.edit(runner.inputs(), last), PLAIN) is not None
+
+    return takes(count - 1) and not takes(count)
+
+
+def sign_of_decoding(runner: Runner, pairs: bool) -> str:
+    """Return what in the interface of a model that scores words says that it continues texts.
+
+    `pairs` says that its attention weighs every pair of positions: where it cannot, as behind a
+    projection along the sequence or through latents, "LM" in a name is no sign of a lost mask.
+    """
     model = runner.copies.model
+    for name in filter(STARTS.match, runner.copies.parameters):
+        return f"it scores words and takes the number of tokens so far, `{name}`"
+    others = runner.signature.others()
+    if pairs and others and not OPEN_NAMES.search(type(model).__name__):
+        return f"it scores the words of one sequence, given another, `{others[0].name}`"
     for name in ("generate", "sample", "decode_step", "step"):
         function = getattr(type(model), name, None)
         library = getattr(function, "__module__", "torch.").startswith(("torch.", "transformers."))
@@ -63,7 +93,8 @@ def sign_of_decoding(runner: Runner) -> str:
     if shifted:
         return f"its loss compares every position's scores with the next of `{shifted}`"
     kind = type(model).__name__
-    if DECODER_NAMES.search(kind) and not is_called_open(model):
+    mixes = pairs or bool(runner.copies.functions & ALONG)
+    if DECODER_NAMES.search(kind) or (mixes and MODEL_NAMES.search(kind)):
         return f"it scores words and its class is called {kind}"
     return ""
 

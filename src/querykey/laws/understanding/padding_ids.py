@@ -15,7 +15,7 @@ from querykey.laws.understanding.facts import MaskArgument
 from querykey.laws.understanding.signature import length_of
 
 COMPARISONS = {"eq", "ne", "gt", "ge", "lt", "le"}
-NAMES = re.compile(r"^((src|tgt|source|target|input)_)?pad(ding)?_?(id|idx|index|token|token_id)?$")
+NAMES = re.compile(r"^([a-z]+_)?pad(ding)?_?(id|idx|index|token|token_id)?$")
 
 
 class ComparedIds(TorchFunctionMode):

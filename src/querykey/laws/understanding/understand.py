@@ -60,12 +60,15 @@ def _understood(subject: Subject, seed: int) -> Runner:
 
 
 def without_pads(signature: CallSignature, pads: tuple[tuple[str, int], ...]) -> CallSignature:
-    """Return a signature whose ids are drawn clear of the padding, where that is the first id."""
+    """Return a signature whose ids are drawn clear of the padding: from the larger side of it."""
     known = dict(pads)
 
     def clear(entry: Input) -> Input:
-        first = entry.kind == "tokens" and known.get(length_of(entry)) == entry.low
-        return replace(entry, low=entry.low + 1) if first else entry
+        pad = known.get(length_of(entry))
+        if entry.kind != "tokens" or pad is None or not entry.low <= pad < entry.high:
+            return entry
+        below, above = pad - entry.low, entry.high - pad - 1
+        return replace(entry, high=pad) if below > above else replace(entry, low=pad + 1)
 
     inputs = tuple(clear(entry) for entry in signature.inputs)
     return replace(signature, inputs=inputs, main=clear(signature.main))
