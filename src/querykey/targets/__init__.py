@@ -15,7 +15,7 @@ from querykey.targets.generation import generates, greedy
 from querykey.targets.guessing import find_inputs
 from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input, stated_inputs
-from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
+from querykey.targets.kinds import is_hugging_face, is_lazy, signature_of, uncompiled
 from querykey.targets.outlines import field_of, outline, parse_fields, rebuilt
 from querykey.targets.sources import source_of
 from querykey.targets.target import PRESETS, Target, build
@@ -46,6 +46,7 @@ __all__ = [
     "save_pretrained",
     "seeded",
     "seeded_outside_torch",
+    "signature_of",
     "source_of",
     "stated_inputs",
     "uncompiled",

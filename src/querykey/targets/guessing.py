@@ -12,7 +12,7 @@ from torch import nn
 from querykey.targets.batch_axis import with_batch_found
 from querykey.targets.huggingface import inputs_of
 from querykey.targets.inputs import Input
-from querykey.targets.kinds import is_hugging_face, is_lazy, uncompiled
+from querykey.targets.kinds import is_embedding, is_hugging_face, is_lazy, signature_of, uncompiled
 from querykey.targets.trial import run_quietly, trial
 from querykey.words import raised
 
@@ -90,7 +90,7 @@ def _argument_names(model: nn.Module) -> list[str]:
     """Return the arguments that a call must give; the first one where all have defaults."""
     named = [
         p
-        for p in inspect.signature(model.forward).parameters.values()
+        for p in signature_of(model.forward).parameters.values()
         if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     ]
     required = [p.name for p in named if p.default is inspect.Parameter.empty]
@@ -107,7 +107,7 @@ def _candidates(model: nn.Module) -> Iterator[Candidate]:
             if candidate not in seen:
                 seen.add(candidate)
                 yield candidate
-    if any(isinstance(module, nn.Embedding) for module in model.modules()):
+    if any(map(is_embedding, model.modules())):
         return
     # Without an Embedding a matrix may be the table that the model's own code looks ids up in.
     for rows in dict.fromkeys(len(p) for p in model.parameters() if p.dim() == 2):
@@ -115,8 +115,8 @@ def _candidates(model: nn.Module) -> Iterator[Candidate]:
 
 
 def _taken_by(module: nn.Module, sequence: tuple[str, str]) -> Iterator[Candidate]:
-    if isinstance(module, nn.Embedding):
-        yield "tokens", sequence, 0, module.num_embeddings
+    if is_embedding(module):
+        yield "tokens", sequence, 0, len(next(module.parameters()))
     elif isinstance(module, nn.Conv2d):
         for size in IMAGE_SIZES:
             yield "image", ("batch", module.in_channels, size, size), 0, 0

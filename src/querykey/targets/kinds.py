@@ -1,7 +1,12 @@
-"""The kinds of torch module that need special care: lazy, compiled, and Hugging Face's."""
+"""The kinds of torch module that need special care: lazy, compiled, scripted, Hugging Face's."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch import nn
 
 
@@ -19,3 +24,29 @@ def uncompiled(model: nn.Module) -> nn.Module:
     """Return the module inside what torch.compile returned; hooks and copies need that one."""
     inner = getattr(model, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else model
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the arguments of a function; those of TorchScript keep them in a schema."""
+    schema = getattr(function, "schema", None)
+    if not isinstance(schema, torch.FunctionSchema):
+        return inspect.signature(function)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        inspect.Parameter(
+            argument.name,
+            kind,
+            default=argument.default_value
+            if argument.has_default_value()
+            else inspect.Parameter.empty,
+        )
+        for argument in schema.arguments
+        if argument.name != "self"
+    )
+
+
+def is_embedding(module: nn.Module) -> bool:
+    """Return whether a module is an Embedding, TorchScript's as well."""
+    return isinstance(module, nn.Embedding) or (
+        isinstance(module, torch.jit.ScriptModule) and module.original_name == "Embedding"
+    )

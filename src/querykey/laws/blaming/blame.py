@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from querykey.laws.blaming.comparison import ActivationComparison
-from querykey.laws.blaming.guilty_module import GuiltyModule, describe
+from querykey.laws.blaming.guilty_module import GuiltyModule, describe, guilty_part
 from querykey.laws.blaming.masks_passed import (
     differing_masks,
     hides,
@@ -60,6 +60,8 @@ def blame(runner: Runner, trial: Trial) -> GuiltyModule | None:
                 return describe(passer)
         keeper = _keeper_of_state(runner.facts, trial, second, counterparts)
         return describe(keeper or _user_of_torchs(first, call))
+    if not first.done:  # TorchScript's calls are not seen
+        return guilty_part(runner.copies.model, "")
     return describe(unsure or first.done[-1])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from querykey.laws.blaming.recorder import ModuleCall
+from querykey.laws.understanding.reachable import submodule
 from querykey.words import short_path
 
 ROOT = "(model)"
@@ -28,12 +30,14 @@ def describe(call: ModuleCall) -> GuiltyModule:
 
 def guilty_part(model: nn.Module, path: str) -> GuiltyModule:
     """Return the submodule at this path, as a report names it."""
-    return GuiltyModule(path or ROOT, source_of(model.get_submodule(path)))
+    return GuiltyModule(path or ROOT, source_of(submodule(model, path)))
 
 
 def source_of(module: nn.Module) -> str:
     """Return the class of a module, with the file and line of its forward."""
     kind = type(module)
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"{module.original_name} in TorchScript"
     for place in (inspect.unwrap(kind.forward), kind):
         try:
             file, line = inspect.getsourcefile(place), inspect.getsourcelines(place)[1]

@@ -9,6 +9,7 @@ from typing import Any
 from querykey.laws.blaming.guilty_module import ROOT
 from querykey.laws.finding import Finding
 from querykey.laws.subject import Subject
+from querykey.laws.understanding.reachable import submodule
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def by_design(subject: Subject, law: str, path: str | None = None) -> str:
     exemptions = [subject.breaks]
     if path is not None:
         parts = [] if path == ROOT else path.split(".")
-        modules = [subject.model.get_submodule(".".join(parts[:n])) for n in range(len(parts) + 1)]
+        modules = [submodule(subject.model, ".".join(parts[:n])) for n in range(len(parts) + 1)]
         exemptions = [getattr(module, "breaks_laws", {}) for module in modules]
     for exempted in exemptions:
         for name, reason in exempted.items():

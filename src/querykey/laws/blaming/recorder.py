@@ -39,9 +39,11 @@ class Recorder:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Record the calls that are made inside this context."""
+        """Record the calls that are made inside this context, but for those in TorchScript."""
         handles = []
         for path, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # it takes no hooks
             handles.append(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
             handles.append(module.register_forward_hook(self._after, with_kwargs=True))
         try:

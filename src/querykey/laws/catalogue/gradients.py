@@ -21,6 +21,7 @@ from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.outputs import answers
+from querykey.laws.understanding.reachable import submodule
 
 NAME = "gradient.reaches"
 PASSES = ((0, False), (1, False), (0, True))  # seeds of inputs, and whether in training mode
@@ -146,7 +147,7 @@ def _reached(
         ran = {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
         reached.used |= {
             n for n, p in trained(model)
-            if id(p) in uses.ids or (_is_torchs(model, n) and n.rpartition(".")[0] in ran)
+            if id(p) in uses.ids or _runs_unseen(model, n, ran)
         }  # fmt: skip
         parts = [score(t) for _, t in answers(output) if t.requires_grad]
         if parts:
@@ -165,9 +166,13 @@ def _reached(
     return reached
 
 
-def _is_torchs(model: torch.nn.Module, name: str) -> bool:
-    """Return whether a parameter belongs to a module of torch's own, whose kernels may hide it."""
-    return type(model.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
+def _runs_unseen(model: torch.nn.Module, name: str, ran: set[str]) -> bool:
+    """Return whether a parameter was read out of sight: by a kernel of torch's, or TorchScript."""
+    path = name.rpartition(".")[0]
+    owner = submodule(model, path)
+    if isinstance(owner, torch.jit.ScriptModule):
+        return True
+    return type(owner).__module__.startswith("torch.") and path in ran
 
 
 def _in_part(runner: Runner, setting: Setting, unreached: UnreachedLines) -> Outcome:

@@ -28,6 +28,8 @@ def casts(runner: Runner) -> str:
     """Return why the law does not apply: no weights, no float64 to judge by, or no determinism."""
     if not any(p.is_floating_point() for p in runner.copies.model.parameters()):
         return "it has no weights to cast"
+    if any(isinstance(m, torch.jit.ScriptModule) for m in runner.copies.model.modules()):
+        return "TorchScript's modules run out of sight, so their rounding cannot be told"
     if not runner.facts.rounding.wide:
         return "it refuses float64, so there is nothing to compare with"
     if not is_deterministic(runner):

@@ -44,7 +44,7 @@ class UnreachedLines:
         model = runner.copies.of(setting)
         tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         for (name, axis), zero in self.lines.items():
-            weight = model.get_parameter(name)
+            weight = dict(model.named_parameters())[name]
             count = int(zero.sum())
             if not FEW <= count < len(zero) or id(weight) in tables:
                 continue

@@ -19,7 +19,7 @@ from querykey.laws.run import PLAIN, Inputs, Setting
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate, lifted, new_tensors_in, randomise, shake
 from querykey.laws.understanding.snapshot import Snapshot
-from querykey.targets import seeded_outside_torch
+from querykey.targets import seeded_outside_torch, signature_of
 
 # What is dropped as a whole, by random numbers that no operation of dropout draws.
 PARTS = re.compile("layer|path|seq|token|tok_|word|head|block|cond|class")
@@ -54,7 +54,7 @@ class ModelCopies:
         """The arguments of the callable, by name."""
         function = self.subject.forward
         function = function.forward if isinstance(function, nn.Module) else function
-        return dict(inspect.signature(function).parameters)
+        return dict(signature_of(function).parameters)
 
     @property
     def dtype(self) -> torch.dtype:

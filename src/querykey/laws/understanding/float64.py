@@ -134,6 +134,9 @@ def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
     memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held}
     model = copy.deepcopy(model, memo)
     bind_functions(model, memo)
+    for parameter in model.parameters():
+        if not parameter.is_leaf:  # TorchScript's copies remember that they are copies
+            parameter.detach_().requires_grad_()
     for part in (model, *hidden_modules(model).values()):
         part.eval()
         part.zero_grad(set_to_none=True)

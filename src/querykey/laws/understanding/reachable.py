@@ -36,6 +36,13 @@ def walk(model: nn.Module) -> Iterator[tuple[str, Any]]:
             todo.extend((join(path, key), child, inner) for key, child in children(value))
 
 
+def submodule(model: nn.Module, path: str) -> nn.Module:
+    """Return the module at this path, in TorchScript as well."""
+    for name in path.split(".") if path else ():
+        model = getattr(model, name)
+    return model
+
+
 def join(path: str, key: str) -> str:
     """Return the path of a part: `blocks` and `[0]` give `blocks[0]`, `a` and `b` give `a.b`."""
     return f"{path}{key}" if key.startswith("[") or not path else f"{path}.{key}"

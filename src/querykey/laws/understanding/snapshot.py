@@ -55,7 +55,8 @@ class Snapshot:
         seen.add(id(value))
         if isinstance(value, nn.Module):
             self.undo.append(_of_attributes(vars(value), MACHINERY))
-            self.undo.append(_of_attributes(buffers_of(value), set()))
+            if not isinstance(value, torch.jit.ScriptModule):  # its buffers cannot be replaced
+                self.undo.append(_of_attributes(buffers_of(value), set()))
         elif isinstance(value, torch.Tensor):
             if not isinstance(value, nn.Parameter) and not value.is_meta:
                 kept = value.detach().clone()
