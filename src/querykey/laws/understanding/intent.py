@@ -226,8 +226,8 @@ def _intent_of_evidence(runner: Runner) -> Intent:
     if mask:
         return Intent(False, "it looks ahead everywhere", DOUBT.format(mask))
     if scores_words(runner):
-        sign = sign_of_decoding(runner, signs.pairs)
-        if sign and (runner.signature.others() or not is_called_open(model)):
+        sign, others = sign_of_decoding(runner, signs.pairs), runner.signature.others()
+        if sign and (others or not is_called_open(model)):
             return Intent(True, sign)
         if not is_called_open(model):
             return Intent(False, "it looks ahead everywhere", DOUBT.format(SCORES))

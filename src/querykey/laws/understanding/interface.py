@@ -17,6 +17,7 @@ from querykey.laws.understanding.outputs import tensors
 
 CAUSAL_NAMES = re.compile(r"GPT|Causal|Autoregress|DecoderOnly|LanguageModel|NextToken")
 DECODER_NAMES = re.compile(r"Decoder|Llama|LLaMA|Generator")
+TARGETS = re.compile(r"tgt|trg|target|dec(oder)?_|prev_|shifted|caption|outputs?\b")
 # Operations that run along a sequence in one direction.
 ALONG = {"cumsum", "cumprod", "logcumsumexp", "fft_rfft", "rfft", "conv1d", "lstm", "gru"}
 MODEL_NAMES = re.compile(r"(?<!M)LM(?![a-z])")  # of words, in one direction or in both
@@ -81,9 +82,9 @@ def sign_of_decoding(runner: Runner, pairs: bool) -> str:
     model = runner.copies.model
     for name in filter(STARTS.match, runner.copies.parameters):
         return f"it scores words and takes the number of tokens so far, `{name}`"
-    others = runner.signature.others()
-    if pairs and others and not OPEN_NAMES.search(type(model).__name__):
-        return f"it scores the words of one sequence, given another, `{others[0].name}`"
+    main, others = runner.signature.main.name, runner.signature.others()
+    if pairs and others and TARGETS.match(main) and not OPEN_NAMES.search(type(model).__name__):
+        return f"it scores the words of `{main}`, given `{others[0].name}`"
     for name in ("generate", "sample", "decode_step", "step"):
         function = getattr(type(model), name, None)
         library = getattr(function, "__module__", "torch.").startswith(("torch.", "transformers."))
