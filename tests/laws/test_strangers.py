@@ -3,12 +3,23 @@
 import pytest
 from tests.laws.strangers.scoring import cases, score, styles
 
-# Of the sample: missed, or blamed wrongly. A case that comes right leaves this table.
+# Missed, or blamed wrongly, among all cases. A case that comes right leaves this table.
 WRONG = {
-    "functional_jaxish:late-binding-of-layers",  # told as advice: nothing reads some parameters
-    "llama_reference:no-mask-for-prompts",  # told as advice: it scores words and looks ahead
+    # Blamed wrongly:
+    "hf_custom:brook-present-before-concatenation",
+    "hf_custom:pebble-left-padding-positions",  # told as advice, which blames nobody
+    "karpathy_like:positions-restart",
+    "llama_reference:cache-of-the-first-row",
+    "llama_reference:fast-mask-from-the-top",
+    "llama_reference:values-one-slot-late",
+    "old_pytorch:layers-share-their-state",
     "recurrent_linear:gru-without-batch-first",  # the block before is blamed
-    "torch_builtin:two-masks-leave-nothing",
+    # Missed:
+    "einops_research:kwargs-swallow-causal",  # told as advice: it scores words and looks ahead
+    "einops_research:mask-hides-what-is-real",  # an argument `mask` may mean either
+    "old_pytorch:left-pads-counted",
+    "recurrent_linear:linear-state-in-bfloat16",  # copies compute in float64 throughout
+    "torch_builtin:two-masks-leave-nothing",  # told as advice: torch pads on the right
 }
 EVERY = 9  # one case in so many is tried in every run of the suite
 
@@ -26,10 +37,11 @@ def test_one_fault_in_nine_is_told_and_its_twin_is_not(style, case):
 
 @pytest.mark.full
 @pytest.mark.parametrize("style", styles())
-def test_no_twin_is_accused_and_few_faults_are_missed(style):
+def test_no_twin_is_accused_and_no_other_fault_is_missed(style):
     scores = [score(style, case) for case in cases(style)]
     assert [one.note for one in scores if one.accused] == []
-    assert sum(one.caught for one in scores) >= 0.7 * len(scores)
+    wrong = {one.case for one in scores if not one.right}
+    assert wrong == {name for name in WRONG if name.startswith(f"{style}:")}
 
 
 def test_there_are_many_faults_in_many_styles():

@@ -55,7 +55,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 def without_vmap(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the axes that calls of torch.vmap around it hide."""
-    functorch = torch._C._functorch
+    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor

@@ -32,7 +32,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     if not isinstance(schema, torch.FunctionSchema):
         return inspect.signature(function)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
+    parameters = [
         inspect.Parameter(
             argument.name,
             kind,
@@ -42,7 +42,8 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         )
         for argument in schema.arguments
         if argument.name != "self"
-    )
+    ]
+    return inspect.Signature(parameters)
 
 
 def is_embedding(module: nn.Module) -> bool:
