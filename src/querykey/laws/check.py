@@ -23,6 +23,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.understanding.inputs import UnfitError
+from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
@@ -76,8 +77,9 @@ def run_check(
     before = Snapshot(subject.model)  # copies share its classes, and the files of these
     try:
         with quiet(), torch.random.fork_rng(_gpus()):
-            runner = understand(subject, seed)
-            report = replace(report, kind=runner.facts.kind, about=about(runner))
+            runner, kept = _understood(subject, seed)
+            told = about(runner) | ({"tried on": kept} if kept else {})
+            report = replace(report, kind=runner.facts.kind, about=told)
             for finding in _findings(runner, chosen, weights):
                 findings.append(finding)
                 tell(finding)
@@ -88,6 +90,19 @@ def run_check(
         torch.set_grad_enabled(grad)
         before.restore()
     return replace(report, laws=findings, seconds=time.perf_counter() - began)
+
+
+def _understood(subject: Subject, seed: int) -> tuple[Runner, str]:
+    """Return a runner, and which part of a large model it runs; the whole where no part runs."""
+    small, kept = subject.model, ""
+    if subject.forward is subject.model and subject.cache is None:
+        small, kept = shrunk(subject.model, words=subject.example is None)
+    if kept:
+        try:
+            return understand(replace(subject, forward=small), seed), kept
+        except UnfitError:
+            pass
+    return understand(subject, seed), ""
 
 
 def _gpus() -> list[int]:
