@@ -44,14 +44,19 @@ CAUSES = [
     ("timm_xcit", "accumulation", "torch",
      "torch's own gradient of a single row is wrong here: that of the batch agrees with finite "
      "differences, with and without our copies"),
-    ("block_recurrent demucs", "gradient.reaches", "FALSE",
-     "used from the second segment on, or from the second step after strided convolutions"),
-    ("titans", "gradient.reaches", "memory_models.py:46",
-     "not settled: perhaps used from the second segment on, which would make it FALSE"),
-    ("linformer perceiver_lm", "causality.*", "FALSE",
-     "bidirectional by design, though its class is called a language model"),
-    ("hyunwoongko", "causality.*", "FALSE",
-     "id 0 is padding to it, and was drawn among the words: a padded query sees nothing real"),
+    ("linear_vit", "accumulation", "torch",
+     "of a single row torch gives cls_token and cls_pos_embed one gradient in one memory "
+     "(vision_transformer_linear.py:154, :156), and a second backward adds to it twice"),
+    ("fedformer", "gradient.reaches", "layers/FourierCorrelation.py:65",
+     "keys and values are projected, and the block reads the queries alone"),
+    ("crossformer", "gradient.reaches", "layers/SelfAttention_Family.py:194",
+     "16 values are one segment in the last layer: a softmax over one key passes no gradient"),
+    ("hopfield", "padding.right", "FALSE",
+     "its own function of attention asks torch who overrides it, so its dropout was not still"),
+    ("recurrent_memory", "dtype.agree", "recurrent_memory_transformer.py:428",
+     "positions begin at 10000, and float32 rounds the angles of such positions to 1e-3"),
+    ("torchscale_decoder", "masked-row", "torchscale/component/multihead_attention.py:134",
+     "all scores of a row that is all padding are minus infinity, and softmax follows"),
 ]  # fmt: skip
 
 

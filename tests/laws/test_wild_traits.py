@@ -421,6 +421,27 @@ def test_a_rate_at_which_tokens_are_left_out_stays_as_it_is():
     assert verdicts(report, "padding.right", "determinism") == ["holds", "holds"]
 
 
+def overridable(x, dropout_p, training):
+    """Ask torch who overrides this function, as torch's own do."""
+    if torch.overrides.has_torch_function((x,)):
+        return torch.overrides.handle_torch_function(overridable, (x,), x, dropout_p, training)
+    return functional.dropout(x, dropout_p, training)
+
+
+class Overridable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.embed = 0.3, nn.Embedding(WORDS, WIDTH)
+
+    def forward(self, ids):
+        return overridable(self.embed(ids), self.dropout, self.training).cumsum(1)
+
+
+def test_dropout_is_still_in_a_function_that_torch_lets_others_override():
+    report = check(Overridable(), laws=["causality.perturb"])
+    assert verdicts(report, "causality.perturb") == ["holds"]
+
+
 class Centred(nn.Module):
     """The bias is taken away again, so its derivative is rounding; computed in float32 alone."""
 
