@@ -433,13 +433,13 @@ class Overridable(nn.Module):
         super().__init__()
         self.dropout, self.embed = 0.3, nn.Embedding(WORDS, WIDTH)
 
-    def forward(self, ids):
-        return overridable(self.embed(ids), self.dropout, self.training).cumsum(1)
+    def forward(self, ids, mask=None):
+        x = self.embed(ids) if mask is None else self.embed(ids) * mask[..., None]
+        return overridable(x, self.dropout, self.training).cumsum(1)
 
 
 def test_dropout_is_still_in_a_function_that_torch_lets_others_override():
-    report = check(Overridable(), laws=["causality.perturb"])
-    assert verdicts(report, "causality.perturb") == ["holds"]
+    assert verdicts(check(Overridable(), laws=["padding.right"]), "padding.right") == ["holds"]
 
 
 class Centred(nn.Module):
