@@ -68,7 +68,7 @@ def read_record(folder: Path) -> Record | None:
         if plain.pop("schema") != SCHEMA:
             raise ValueError("another version wrote it")
         return Record(Measurement.from_json(plain.pop("measurement")), **plain)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"`{file}` is no measurement of ours ({error}); delete it") from error
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
@@ -144,7 +145,12 @@ def verified(folder: Path) -> Checkpoint:
 def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
     """Read a checkpoint into tensors of the same names, each rank its own part of them."""
     reader = HuggingFaceStorageReader(str(checkpoint.folder))
-    stored = reader.read_metadata().state_dict_metadata
+    try:
+        stored = reader.read_metadata().state_dict_metadata
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint `{checkpoint.folder}` holds no tensors: {last_line(error, 200)}"
+        ) from error
     for name, tensor in tensors.items():
         if name not in stored:
             raise CheckpointError(f"checkpoint `{checkpoint.folder}` has no tensor `{name}`")

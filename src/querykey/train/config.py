@@ -19,6 +19,8 @@ from typing import Any, Literal
 from querykey.errors import QuerykeyError
 from querykey.words import last_line, share, suggest, whole
 
+MOST_LAYERS = 10_000  # as many as targets have at most
+
 
 class ConfigError(QuerykeyError):
     """Says which field of a training configuration is wrong, and what it should be."""
@@ -58,6 +60,8 @@ class ModelConfig:
 
     def __post_init__(self):
         _check(self, whole, "layers", "heads", "width", "latent", "patch")
+        if self.layers > MOST_LAYERS:
+            raise ConfigError(f"layers is at most {MOST_LAYERS}; got {self.layers}")
         _check(self, share, "dropout")
 
 
@@ -130,6 +134,10 @@ class TrainConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
+
+    def __post_init__(self):
+        if not self.folder or "\0" in self.folder:
+            raise ConfigError(f"folder names where the run is written; got {self.folder!r}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, section by section."""

@@ -63,10 +63,13 @@ class RunFolder:
 
     def begin(self, config: TrainConfig) -> None:
         """Write the config and the surroundings."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteError(f"`{self.path}` cannot be made: {error.strerror}") from error
+        for path in (self.path, self.checkpoints):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WriteError(f"`{path}` cannot be made: {error.strerror}") from error
+        if self.log.exists() and not self.log.is_file():
+            raise WriteError(f"`{self.log}` cannot be written: it is no file")
         _replace(self.path / "config.toml", as_toml(config.as_dict()))
         _replace(self.path / "environment.json", json.dumps(surroundings(), indent=1) + "\n")
 

@@ -25,6 +25,7 @@ from querykey.train.config import ConfigError, ModelConfig, TrainConfig
 from querykey.train.data.source import Facts
 from querykey.train.order import seed_generators
 from querykey.train.parts import known
+from querykey.words import last_line
 
 
 def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
@@ -57,6 +58,11 @@ def _preset(whole: TrainConfig, facts: Facts) -> nn.Module:
         return build(model_config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the model `{config.name}` cannot be built: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        raise ConfigError(
+            f"the model `{config.name}` of {config.layers} layers of {config.width} features takes "
+            f"more memory than there is ({last_line(error, 80)})"
+        ) from error
 
 
 def _head(config: EncoderConfig, objective: str, facts: Facts) -> ClassHead | PairHead:
