@@ -35,6 +35,7 @@ FALSIFIED = {
     "E7": ("similarities that are 0 at q = -k", ("Quadratic", "Polynomial(4)"), ("EluPlusOne",)),
     "E8": ("entries of phi, D = 5", 21, 31),
     "E9": ("N over D^2 where times are equal, causal, D = 64", 1.06, 0.5),
+    "E10": ("log10 of the first gradient, 56 layers, plain, batch norm, he", 5, 3),
     "E11": ("divisions that agree, batch norm", 0, 5),
     "E12": ("largest rate * curvature without growth, as printed", 4, 2),
 }
@@ -56,6 +57,7 @@ PARTS = (
     ("E8", "what the kernel pseudocode's first line gives", "an error", "C x M"),
     ("E9", "power of N in the bytes kept: softmax, attend", 1, 2),
     ("E9", "kernel over softmax on an H200, D = 64, N = 65536", 1, 0.1),
+    ("E10", "log10 of the first gradient, 56 layers, plain, none norm, default", -40, -46),
     ("E11", "divisions that run, 4 by 4 pixels", 5, 6),
     ("E11", "batches that count, of 10", 8, 10),
     ("E12", "momentum that gives the same parameters", 1, 0.9),

@@ -31,6 +31,7 @@ EXPERIMENTS = {
     "orthonormal": "querykey.lab.experiments.orthonormal",
     "argmax": "querykey.lab.experiments.argmax",
     "crossover": "querykey.lab.experiments.crossover",
+    "depth": "querykey.lab.experiments.depth",
     "accumulation": "querykey.lab.experiments.accumulation",
     "zero-grad": "querykey.lab.experiments.zero_grad",
 }
