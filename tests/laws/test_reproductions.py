@@ -70,7 +70,11 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
     planted = {fault.law for fault in mutants.FAULTS} - advice
     assert set(FIRST) == planted
     others = {law.name for law in LAWS} - planted - advice
-    assert others == set(OTHERS) | {"padding.gradient", "accumulation"}
+    assert others == set(OTHERS) | {"padding.gradient", "accumulation"} | WITHOUT_SCRIPT
+
+
+# A cache that its user has changed is no result of a call, and is not written down as code.
+WITHOUT_SCRIPT = {"cache.reorder", "cache.crop", "cache.padded", "loss.shift", "loss.padding"}
 
 
 OTHERS = {

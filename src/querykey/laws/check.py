@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.laws.catalogue.accumulation import accepts_the_count
 from querykey.laws.catalogue.determinism import is_deterministic
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.finding import Finding
@@ -223,6 +224,9 @@ def about(runner: Runner) -> dict[str, str]:
         "cache": str(facts.cache) if facts.cache else "none found",
         "computed in": str(runner.copies.dtype).removeprefix("torch."),
     }
+    if facts.loss:
+        told = accepts_the_count(runner)
+        words["loss"] = f"by {facts.loss.name}{', told num_items_in_batch' * told}"
     if facts.arguments.positions:
         words["positions"] = facts.arguments.positions.name
     return words

@@ -88,3 +88,16 @@ def clipping() -> list[tuple[Any, str]]:
 def schedulers_in(scheduler: Any) -> list[Any]:
     """Return the schedulers that another one is made of."""
     return list(getattr(scheduler, "_schedulers", ()))
+
+
+def is_stateful(model: Any) -> bool:
+    """Return whether a transformers model says that no token can be taken out of its state."""
+    return bool(getattr(model, "_is_stateful", False))
+
+
+def is_pretrained(model: Any) -> bool:
+    """Return whether a model's class derives from transformers' PreTrainedModel."""
+    return any(
+        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
+        for base in type(model).__mro__
+    )

@@ -59,3 +59,5 @@ class Run:
     chunks: tuple[int, ...] | None = None
     masked: bool = False  # every chunk gets a mask over all tokens so far
     slot: Slot | None = None  # the output that is compared, where it is not the main one
+    beams: tuple[int, ...] = ()  # after the first chunk the cache's rows are taken in this order
+    drafts: int = 0  # after the first chunk so many other tokens are fed, and dropped again

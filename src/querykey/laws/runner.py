@@ -11,6 +11,7 @@ import torch
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.subject import Subject
+from querykey.laws.understanding.cache_edits import bookmark, cropped, reordered
 from querykey.laws.understanding.copies import ModelCopies
 from querykey.laws.understanding.facts import CacheProtocol, ModelFacts
 from querykey.laws.understanding.outputs import Slot, follow
@@ -57,7 +58,7 @@ class Runner:
     def remembered(self, run: Run) -> torch.Tensor:
         """Return the answer without gradients; the same run is made only once."""
         inputs = tuple(sorted((name, id(value)) for name, value in run.inputs.items()))
-        key = inputs, run.setting, run.chunks, run.masked, run.slot
+        key = inputs, run.setting, run.chunks, run.masked, run.slot, run.beams, run.drafts
         if key not in self.answers:
             with torch.no_grad():
                 # The run is kept with its answer, so that the ids of its tensors stay taken.
@@ -146,7 +147,29 @@ class Runner:
                 output, cache = self.feed(piece, run.setting, cache, past)
                 answers.append(self.take(output, piece))
                 past += size
+                if len(answers) == 1:
+                    cache = self._edited(run, cache, past, recorder)
         return torch.cat(answers, 1)
+
+    def _edited(self, run: Run, cache: Any, past: int, recorder: Recorder | None) -> Any:
+        """Return the cache after what a run does to it behind its first chunk."""
+        batch = self.signature.batch_of(run.inputs)
+        if run.beams:
+            cache = reordered(cache, run.beams, self.copies.of(run.setting), batch)
+        if not run.drafts:
+            return cache
+        if hasattr(cache, "activate_past_recording"):  # as transformers' own generate does
+            cache.activate_past_recording()
+        mark = bookmark(cache, past, self.protocol.start is not None)
+        marks = recorder and (len(recorder.begun), len(recorder.done))
+        where = torch.ones(batch, self.signature.length_of(run.inputs), dtype=torch.bool)
+        other = self.signature.with_other(run.inputs, self.inputs(run.setting, seed=1), where)
+        for place in range(past, past + run.drafts):
+            piece = self.chunk(replace(run, inputs=other), place, 1)
+            _, cache = self.feed(piece, run.setting, cache, place)
+        if recorder and marks:  # what was dropped is no part of the answer
+            del recorder.begun[marks[0] :], recorder.done[marks[1] :]
+        return cropped(cache, mark, run.drafts)
 
     @property
     def protocol(self) -> CacheProtocol:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -18,6 +17,7 @@ from querykey.laws.blaming.masks_passed import (
     module_without_mask,
     withheld,
 )
+from querykey.laws.blaming.pairwise import first_difference, numbered
 from querykey.laws.blaming.recorder import ModuleCall, Recorder
 from querykey.laws.run import Run
 from querykey.laws.runner import Runner
@@ -34,10 +34,14 @@ ATTENTION = (
 def blame(runner: Runner, trial: Trial) -> GuiltyModule | None:
     """Return the guilty module of a trial that deviates."""
     first, second = (_record(runner, run) for run in (trial.first, trial.second))
+    if trial.first.chunks and trial.second.chunks:
+        first, second = _after_one_chunk(first), _after_one_chunk(second)
+        guilty = first_difference(first, second, runner.facts.threshold)
+        return guilty or describe(second.done[-1])  # what goes into every module is wrong already
     comparison = ActivationComparison(runner.facts, trial)
     passes = _grouped(second)
     unsure = None
-    for key, call in _numbered(first):
+    for key, call in numbered(first):
         counterparts = passes.get(key)
         if counterparts is None:
             continue
@@ -98,12 +102,10 @@ def _record(runner: Runner, run: Run) -> Recorder:
     return recorder
 
 
-def _numbered(recorder: Recorder) -> Iterator[tuple[Key, ModuleCall]]:
-    """Yield calls in order of completion, each with its path and its number in this pass."""
-    count: dict[str, int] = defaultdict(int)
-    for call in recorder.done:
-        yield (call.path, count[call.path]), call
-        count[call.path] += 1
+def _after_one_chunk(recorder: Recorder) -> Recorder:
+    """Return the calls behind the first whole pass, after which the cache was changed."""
+    ends = [place for place, call in enumerate(recorder.done) if not call.path]
+    return Recorder(begun=recorder.begun, done=recorder.done[ends[0] + 1 if ends else 0 :])
 
 
 def _grouped(recorder: Recorder) -> dict[Key, list[ModuleCall]]:

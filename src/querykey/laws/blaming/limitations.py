@@ -105,7 +105,7 @@ TABLE: tuple[Limitation, ...] = (
     Limitation("rwkv", "padding.*", "attention_mask is accepted and not used, as documented"),
     Limitation(
         "mamba",
-        "cache.step",
+        "cache.[sp]*",
         "with a cache the mask must be left out, as its own generate does",
         note="*",
     ),
@@ -133,7 +133,7 @@ TABLE: tuple[Limitation, ...] = (
     ),
     Limitation(
         "falcon_mamba",
-        "cache.step",
+        "cache.[sp]*",
         "with a cache the mask must be left out, as its own generate does",
         note="*",
     ),

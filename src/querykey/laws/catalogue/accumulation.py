@@ -15,9 +15,11 @@ from querykey.laws.catalogue.batch import alone, has_rows
 from querykey.laws.catalogue.derivatives import backward, parameter_gradients, trained
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
+from querykey.laws.private import is_pretrained
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Evidence, Outcome, conduct, deviation
+from querykey.laws.trial import Evidence, Outcome, conduct
+from querykey.laws.understanding.loss import loss_of
 
 Gradients = dict[str, torch.Tensor | None]
 
@@ -45,7 +47,7 @@ def accumulation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     )
     yield Outcome(worst, note, setting, evidence=Evidence(module=guilty))
     model.zero_grad(set_to_none=True)
-    yield from _loss(runner, setting)
+    yield from _contract(runner, setting)
 
 
 def _worst(first: Gradients, second: Gradients, wide: bool) -> tuple[float, str]:
@@ -80,43 +82,55 @@ def _owner(model: nn.Module, name: str) -> GuiltyModule:
     return guilty_part(model, name.rpartition(".")[0])
 
 
-def _loss(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Compare the loss of rows of unequal length with that of their batch.
+def _contract(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Yield whether the loss divides by the number of tokens that a trainer tells it.
 
-    Every row is told the number of tokens of all rows, as trainers that accumulate do.
+    Trainers that accumulate tell it the number in all their batches, and divide no more; they take
+    a head that accepts any keyword for one that does.
     """
-    parameters = runner.copies.parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    main = runner.signature.main
-    accepts = getattr(runner.copies.model, "accepts_loss_kwargs", open_ended)
-    if "labels" not in parameters or not accepts or main.kind != "tokens":
+    loss, model = runner.facts.loss, runner.copies.model
+    if loss is None or not accepts_the_count(runner):
         return
     inputs = runner.inputs(setting)
-    labels = inputs[main.name].clone()
-    labels[1, 4:] = -100
-    shift = 0 if runner.signature.others() else 1
-    count = (labels[:, shift:] != -100).sum()
-    losses = []
-    for rows in ([0, 1, 2], [0], [1], [2]):
-        batch = {**runner.signature.take_rows(inputs, rows), "labels": labels[rows]}
-        try:
-            with torch.no_grad():
-                output = runner.call({**batch, "num_items_in_batch": count}, setting)
-        except Exception:
-            return  # its labels are something else
-        loss = getattr(output, "loss", None)
-        if not isinstance(loss, torch.Tensor):
-            return
-        losses.append(loss.detach().double())
-    total = torch.stack(losses[1:]).sum()
-    gap = deviation(losses[0].reshape(1, 1), total.reshape(1, 1))[0]
+    labels = inputs[runner.signature.main.name].clone()
+    if loss.ignored is not None:
+        labels[1, 4:] = loss.ignored
+    shift = 1 if runner.facts.causal and not runner.signature.others() else 0
+    count = (labels[:, shift:] != loss.ignored).sum()
+
+    def told(rows: list[int], number: torch.Tensor) -> float:
+        batch = {**runner.signature.take_rows(inputs, rows), loss.name: labels[rows]}
+        value = loss_of(runner, {**batch, "num_items_in_batch": number}, setting)
+        return float("nan") if value is None else float(value)
+
+    try:
+        whole, twice = told([0, 1, 2], count), told([0, 1, 2], 2 * count)
+        rows = sum(told([row], count) for row in range(3))
+    except Exception:
+        return  # its labels are something else
+    evidence = Evidence(module=guilty_part(model, ""))
+    explicit = "num_items_in_batch" in runner.copies.parameters
+    advice = not (explicit or is_pretrained(model))  # a plain model may never meet such a trainer
+    size = abs(whole) or 1.0
     note = (
-        f"the losses of 3 rows, each told the number of all tokens (num_items_in_batch), add up "
-        f"to {float(total):.4g}, and the batch's loss is {float(losses[0]):.4g}: a trainer that "
-        f"accumulates must divide by itself"
+        f"its loss does not divide by num_items_in_batch, which a trainer that accumulates tells "
+        f"it: the losses of 3 rows add up to {rows:.4g}, that of their batch is {whole:.4g}, so 3 "
+        f"steps of accumulation train with {rows / whole:.3g} times the loss"
     )
-    evidence = Evidence(module=guilty_part(runner.copies.model, ""))
-    yield Outcome(gap, note, setting, evidence=evidence, advice=True)
+    yield Outcome(abs(rows - whole) / size, note, setting, evidence=evidence, advice=advice)
+    note = (
+        f"its loss takes num_items_in_batch and does not divide by it: told twice the number it is "
+        f"{twice:.4g} after {whole:.4g}, {twice / whole:.3g} times as much"
+    )
+    yield Outcome(abs(2 * twice - whole) / size, note, setting, evidence=evidence, advice=advice)
+
+
+def accepts_the_count(runner: Runner) -> bool:
+    """Return whether Hugging Face's Trainer takes a head for one that accepts the count."""
+    parameters = runner.copies.parameters.values()
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    explicit = any(p.name == "num_items_in_batch" for p in parameters)
+    return bool(getattr(runner.copies.model, "accepts_loss_kwargs", open_ended or explicit))
 
 
 LAWS = (
@@ -124,7 +138,8 @@ LAWS = (
         "accumulation",
         says="Gradients and losses of rows add up to those of the batch.",
         why="Otherwise accumulating gradients trains another model (transformers 34191).",
-        how="A batch is split into rows; the sums of their gradients and losses are compared.",
+        how="A batch is split into rows and the sums of their gradients are compared; so are those "
+        "of the losses, told num_items_in_batch as Hugging Face's Trainer does (47688).",
         trials=accumulation,
         applies=lambda runner: has_rows(runner) or has_weights(runner),
         sweep=sweeps.once,

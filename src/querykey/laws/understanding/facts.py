@@ -103,6 +103,14 @@ class CacheProtocol:
 
 
 @dataclass(frozen=True)
+class LossInterface:
+    """The argument by which a model returns its own loss, and the label that does not count."""
+
+    name: str
+    ignored: int | None = None  # None: every label that it takes counts
+
+
+@dataclass(frozen=True)
 class Rounding:
     """The precision that copies compute in, and how far rounding alone moves an answer."""
 
@@ -124,6 +132,7 @@ class ModelFacts:
     arguments: OptionalArguments = OptionalArguments()
     intent: Intent = Intent(False)
     cache: CacheProtocol | None = None
+    loss: LossInterface | None = None
     spans: tuple[int, ...] = ()  # sizes of windows and chunks that the model's attributes name
 
     @property

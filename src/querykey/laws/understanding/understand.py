@@ -18,6 +18,7 @@ from querykey.laws.understanding.cache_protocol import find_cache
 from querykey.laws.understanding.facts import ModelFacts, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
+from querykey.laws.understanding.loss import find_loss
 from querykey.laws.understanding.signature import CallSignature, length_of
 from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.targets import Input
@@ -55,6 +56,7 @@ def _understood(subject: Subject, seed: int) -> Runner:
         runner = Runner(copies, facts)
     runner = runner.learning(facts)
     facts = replace(facts, intent=find_intent(runner))
+    facts = replace(facts, loss=find_loss(runner))
     runner = runner.learning(facts)
     return runner.learning(replace(facts, cache=find_cache(runner) if facts.causal else None))
 
