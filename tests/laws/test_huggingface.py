@@ -46,7 +46,9 @@ def test_positions_that_restart_at_the_cache_are_found_and_the_maker_is_blamed()
 def test_a_head_that_drops_the_count_of_tokens_is_told_with_the_ratio(name):
     finding = check(f"hf:{name}", laws=["accumulation"]).law("accumulation")
     assert finding.verdict == "violated"
-    assert re.search(r"3 steps of accumulation train with (2\.\d|3)\d* times the loss", finding.note)
+    assert re.search(
+        r"3 steps of accumulation train with (2\.\d|3)\d* times the loss", finding.note
+    )
 
 
 @pytest.mark.slow

@@ -73,8 +73,12 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
     assert others == set(OTHERS) | {"padding.gradient", "accumulation"} | WITHOUT_SCRIPT
 
 
-# A cache that its user has changed is no result of a call, and is not written down as code.
-WITHOUT_SCRIPT = {"cache.reorder", "cache.crop", "cache.padded", "loss.shift", "loss.padding"}
+# These compare two models or two caches, or read a loss: no script is written for them yet.
+WITHOUT_SCRIPT = {
+    "cache.reorder", "cache.crop", "cache.padded", "loss.shift", "loss.padding", "documents",
+    "vocabulary", "paths.checkpoint", "paths.reload", "paths.backend", "paths.compile",
+    "paths.export",
+}  # fmt: skip
 
 
 OTHERS = {

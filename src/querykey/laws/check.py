@@ -150,7 +150,7 @@ def choose_kind(kind: str | None) -> None:
 def choose(laws: Iterable[str | Law] | None) -> list[Law]:
     """Return laws that are given by name, by the beginning of a name, or as values."""
     if laws is None:
-        return list(LAWS)
+        return [law for law in LAWS if not law.on_request]
     chosen: list[Law] = []
     for law in laws if isinstance(laws, Iterable) and not isinstance(laws, str) else [laws]:
         if isinstance(law, Law):
@@ -180,10 +180,11 @@ def named(name: str, laws: Iterable[Named]) -> list[Named]:
         for law in laws
         if fnmatch.fnmatchcase(law.name, name) or (name and law.name.startswith(name))
     ]
+    quick = [law for law in chosen if law.name == name or not getattr(law, "on_request", False)]
     if not chosen:
         hint = suggest(name, [law.name for law in laws])
         raise BadChoiceError(f"no law is called `{name}`{hint} (`qk laws` lists them)")
-    return chosen
+    return quick
 
 
 def _findings(runner: Runner, laws: list[Law], weights: str) -> Iterable[Finding]:

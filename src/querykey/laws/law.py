@@ -40,3 +40,4 @@ class Law:
     trials: Callable[[Runner, Setting], Iterable[Trial | Outcome]]
     applies: Callable[[Runner], str] = every_model
     sweep: Callable[[Runner], Iterable[Setting]] = plain_settings
+    on_request: bool = False  # it takes long, and is tried only where its name is given

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.run import PLAIN, Inputs, Run, Setting
@@ -44,6 +45,12 @@ class Runner:
     def supposing(self, facts: ModelFacts) -> Runner:
         """Return a runner that takes other facts for true, and forgets what was answered."""
         return replace(self, facts=facts, answers={})
+
+    def using(self, model: nn.Module, setting: Setting) -> Runner:
+        """Return a runner whose copy for this setting is the given model."""
+        models = {(setting.weights, setting.train): model}
+        copies = replace(self.copies, models=models, snapshots={})
+        return replace(self, copies=copies, answers={})
 
     def inputs(self, setting: Setting = PLAIN, seed: int = 0) -> Inputs:
         """Return inputs of the setting's size; they are the same for the same seed."""

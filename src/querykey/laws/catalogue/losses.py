@@ -299,7 +299,7 @@ LAWS = (
     Law(
         "loss.shift",
         says="In a model's own loss every answer is compared with the label that it predicts.",
-        why="Otherwise a model learns to repeat its input (transformers 27517), or to skip a token.",
+        why="Otherwise a model learns to repeat its input, or skips a token (transformers 27517).",
         how="The derivative of the loss by the scores at a place is lowest at the label that is "
         "compared with them; in a causal model that is the next one, else the one at that place.",
         trials=shift,

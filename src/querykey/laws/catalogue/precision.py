@@ -49,7 +49,7 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     inputs = runner.inputs(setting)
     for dtype in precisions(runner):
         model, exact = copies(runner, dtype)
-        name, cast = str(dtype).removeprefix("torch."), _cast(inputs, dtype)
+        name, cast = str(dtype).removeprefix("torch."), cast_inputs(inputs, dtype)
         try:
             low = _answer(runner, model, cast, setting)
         except Exception as error:
@@ -60,7 +60,7 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             # An exception is loud, so it is no breach; and the owner may never cast the model.
             yield Outcome(math.inf, note, setting, evidence=evidence, advice=True)
             continue
-        cast = _cast(cast, torch.float64)
+        cast = cast_inputs(cast, torch.float64)
         high = _answer(runner, exact, cast, setting, wide=True)
         with rounding(exact, dtype):
             near = _answer(runner, exact, cast, setting, wide=True)
@@ -88,8 +88,8 @@ def fused(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     for dtype in precisions(runner):
         model, exact = copies(runner, dtype)
         for case, keep, padded in cases:
-            case = _cast(case, dtype)
-            high = _answer(runner, exact, _cast(case, torch.float64), setting, wide=True)
+            case = cast_inputs(case, dtype)
+            high = _answer(runner, exact, cast_inputs(case, torch.float64), setting, wide=True)
             plain = _answer(runner, model, case, replace(setting, attention="math"))
             fast = _answer(runner, model, case, setting)
             high, plain, fast = (keep.of(answer) for answer in (high, plain, fast))
@@ -115,18 +115,12 @@ def copies(runner: Runner, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
     return model, duplicate(model)
 
 
-def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+def cast_inputs(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """Return the inputs with floating tensors in this precision."""
     return {
         n: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
         for n, v in inputs.items()
     }
-
-
-def _running(runner: Runner, model: nn.Module, setting: Setting) -> Runner:
-    """Return a runner whose copy for this setting is the given model."""
-    copies = replace(runner.copies, models={(setting.weights, setting.train): model}, snapshots={})
-    return replace(runner, copies=copies)
 
 
 def _answer(
@@ -135,14 +129,14 @@ def _answer(
     """Return the model's answer in its own precision; `wide` also widens what it casts inside."""
     with torch.no_grad():
         run = Run(inputs, replace(setting, conditions=Conditions(bare=not wide)))
-        return _running(runner, model, setting).answer(run).double()
+        return runner.using(model, setting).answer(run).double()
 
 
 def _where_it_raises(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting):
     """Return the deepest module in which the copy raises."""
     run = Run(inputs, replace(setting, conditions=Conditions(bare=True)))
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    return blame_exception(_running(runner, model, setting), run, dtype)
+    return blame_exception(runner.using(model, setting), run, dtype)
 
 
 class rounding:  # noqa: N801

@@ -1,0 +1,361 @@
+"""Other paths to the same answers: recomputed, saved and loaded, by another kernel or mask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
+from querykey.laws.blaming.pairwise import first_difference
+from querykey.laws.blaming.recorder import Recorder
+from querykey.laws.catalogue import padding
+from querykey.laws.catalogue.derivatives import parameter_gradients, score, trained
+from querykey.laws.catalogue.gradients import has_weights
+from querykey.laws.catalogue.precision import cast_inputs
+from querykey.laws.law import Law, RefusalError
+from querykey.laws.private import is_pretrained
+from querykey.laws.run import PLAIN, Conditions, Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Cells, Evidence, Outcome, deviation
+from querykey.laws.understanding.copies import turn_dropout_on
+from querykey.laws.understanding.facts import NARROW
+from querykey.laws.understanding.float64 import duplicate, randomise
+from querykey.words import last_line
+
+FLAGS = re.compile(
+    r"^_?(use_|do_|grad_|gradient_|activation_)?(grad_|gradient_|activation_)?"
+    r"(checkpoint(ing|s)?|ckpt|remat)$"
+)
+SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing", "enable_checkpointing")
+TRAINING = Setting(train=True, conditions=Conditions(bare=True))
+Gradients = dict[str, torch.Tensor | None]
+Training = tuple[torch.Tensor, Gradients, Recorder]  # an answer, its gradients, and the calls
+
+
+def switch(model: nn.Module) -> Callable[[nn.Module], None] | None:
+    """Return what turns a model's own activation checkpointing on, or None where it has none."""
+    for name in SWITCHES:
+        if callable(getattr(model, name, None)):
+            if is_pretrained(model) and not getattr(model, "supports_gradient_checkpointing", True):
+                return None
+            return lambda m, name=name: _called(m, name)
+    holders = [(m, n) for m in _holders(model) for n, v in vars(m).items()
+               if FLAGS.match(n) and isinstance(v, bool)]  # fmt: skip
+    return _flagged if holders else None
+
+
+def _holders(model: nn.Module) -> Iterator[Any]:
+    """Yield what may hold a flag: modules and their configurations."""
+    for module in model.modules():
+        yield module
+        for name in ("config", "cfg", "args"):
+            held = getattr(module, name, None)
+            if hasattr(held, "__dict__") and not isinstance(held, nn.Module):
+                yield held
+
+
+def _called(model: Any, name: str) -> None:
+    if is_pretrained(model):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    else:
+        getattr(model, name)()
+
+
+def _flagged(model: nn.Module) -> None:
+    for holder in _holders(model):
+        for name, value in list(vars(holder).items()):
+            if FLAGS.match(name) and isinstance(value, bool):
+                object.__setattr__(holder, name, True)
+
+
+def can_checkpoint(runner: Runner) -> str:
+    """Return why the law does not apply: no weights, or no switch for checkpointing."""
+    if runner.copies.device.type != "cpu":
+        return "on a GPU what is recomputed runs in another thread, where nothing is intercepted"
+    with suppress(Exception):
+        if switch(runner.copies.model):
+            return has_weights(runner)
+    return "it has no switch for activation checkpointing"
+
+
+def some_padded(runner: Runner, setting: Setting) -> tuple[Inputs, Cells | None]:
+    """Return inputs that are padded where a mask tells of it, and the answers that it protects.
+
+    A causal model would hide right padding from real tokens anyway.
+    """
+    inputs, axis = runner.inputs(setting), runner.signature.axis
+    if not axis or not runner.facts.masks_over(axis):
+        return inputs, None
+    left = not padding.takes_left_padding(runner)
+    real = padding.real_tokens(runner, inputs, axis, left=left)
+    padded = {**inputs, **padding.arguments(runner, axis, real)}
+    return padded, padding.protected(runner, inputs, axis, real)
+
+
+def gradients(runner: Runner, run: Run, ask: Cells | None) -> Training:
+    """Return an answer and its gradients, what is recomputed in the backward pass included."""
+    model, recorder = runner.copies.of(run.setting), Recorder()
+    model.zero_grad(set_to_none=True)
+    with runner.copies.surroundings(model, run.setting):
+        answer = runner.answer(run, recorder)
+        # Tensor.backward would be intercepted itself, and what it recomputes would not be.
+        torch.autograd.backward([score(answer, ask)])
+    found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
+    model.zero_grad(set_to_none=True)
+    return answer.detach(), found, recorder
+
+
+def gap(first: Gradients, second: Gradients) -> tuple[float, str]:
+    """Return how far gradients are apart, relative to their size, and the parameter."""
+    sizes = [float(g.pow(2).mean().sqrt()) for g in first.values() if g is not None and g.numel()]
+    least = 1e-6 * max(sizes, default=1.0)
+    worst, name = 0.0, ""
+    for parameter, gradient in first.items():
+        other = second.get(parameter)
+        if gradient is None and other is None:
+            continue
+        shape = gradient if gradient is not None else other
+        assert shape is not None
+        left = torch.zeros_like(shape) if gradient is None else gradient
+        right = torch.zeros_like(shape) if other is None else other
+        if not left.numel():
+            continue
+        far = float((left - right).abs().max()) / max(
+            float(left.pow(2).mean().sqrt()), least, 1e-30
+        )
+        if far > worst:
+            worst, name = far, parameter
+    return worst, name
+
+
+def compared(
+    runner: Runner,
+    what: str,
+    first: Training,
+    second: Training,
+    keep: Cells | None,
+    setting: Setting,
+    limit: float = 0.0,
+) -> Outcome:
+    """Return how far two runs are apart, and which module parts them; 0: the common limit."""
+    limit, common = limit or runner.facts.threshold, runner.facts.threshold
+    answers = [part[0] if keep is None else keep.of(part[0]) for part in (first, second)]
+    by_answer, (by_gradient, name) = deviation(*answers)[0], gap(first[1], second[1])
+    guilty = None
+    if max(by_answer, by_gradient) > limit:
+        guilty = first_difference(first[2], second[2], limit)
+    if guilty is None and by_gradient > limit:
+        guilty = _owner(runner.copies.model, name)
+    note = f"answers move by {by_answer:.2g} {what}"
+    if by_answer <= limit:
+        note = f"the gradient of {name} moves by {by_gradient:.2g} {what}, and answers do not"
+    far = max(by_answer, by_gradient)
+    scaled = far if limit == common or far > limit else far * common / limit
+    return Outcome(scaled, note, setting, evidence=Evidence(module=guilty))
+
+
+def _owner(model: nn.Module, name: str) -> GuiltyModule:
+    return guilty_part(model, name.rpartition(".")[0])
+
+
+def checkpoint(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Turn activation checkpointing on: training gives the same answers and gradients.
+
+    What a backward pass computes again is not intercepted, so both runs are bare, in float32, with
+    dropout at work: the same operations on the same random numbers.
+    """
+    inputs, keep = some_padded(runner, setting)
+    run = Run(cast_inputs(inputs, torch.float32), setting)
+    model = duplicate(runner.copies.model, wide=False).float()
+    randomise(model, runner.copies.recipe.seed)
+    turn_dropout_on(model)
+    other = duplicate(model, wide=False)
+    turn_on = switch(other)
+    assert turn_on is not None
+    turn_on(other)
+    try:
+        plain = gradients(runner.using(model.train(), setting), run, keep)
+    except Exception as error:
+        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+    try:
+        recomputed = gradients(runner.using(other.train(), setting), run, keep)
+    except Exception as error:
+        note = f"with activation checkpointing it raises {last_line(error)[:160]}"
+        yield Outcome(float("inf"), note, setting, advice=True)  # an exception is loud
+        return
+    what = "when activations are checkpointed"
+    yield compared(runner, what, plain, recomputed, keep, setting, NARROW)
+
+
+def training(runner: Runner) -> Iterator[Setting]:
+    """Try training mode alone, in which activations are recomputed."""
+    yield TRAINING
+
+
+def has_paths(runner: Runner) -> str:
+    """Return why the law does not apply: one way of attention, and no masks of four axes."""
+    if not trained(runner.copies.model):
+        return "it has no trained parameters"
+    names = runner.facts.arguments.implementations
+    if len(names) < 2 and not _takes_tables(runner):
+        return "it computes attention in one way only, and takes no mask of four axes"
+    return ""
+
+
+def _takes_tables(runner: Runner) -> bool:
+    """Return whether a library promises that masks of (batch, 1, query, key) are taken as such."""
+    masks = runner.facts.masks_over(runner.signature.axis) if runner.signature.axis else []
+    alone = runner.signature.sequential and not runner.signature.others()
+    return (
+        alone
+        and is_pretrained(runner.copies.model)
+        and [m.name for m in masks] == ["attention_mask"]
+    )
+
+
+def kernels(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Compare gradients of every implementation of attention, and masks of two and four axes."""
+    names = runner.facts.arguments.implementations
+    inputs, keep = some_padded(runner, setting)
+    if len(names) > 1:
+        first = _by(runner, inputs, keep, names[0])
+        for name in names[1:]:
+            other = _by(runner, inputs, keep, name)
+            what = f"when attention is computed by {name} and not by {names[0]}"
+            yield compared(runner, what, first, other, keep, setting)
+    if _takes_tables(runner) and keep is not None:
+        yield from _tables(runner, setting, inputs, keep)
+
+
+def _by(runner: Runner, inputs: Inputs, keep: Cells | None, name: str) -> Training:
+    recorder, run = Recorder(), Run(inputs, Setting(attention=name))
+    found, answer = parameter_gradients(runner, run, keep, recorder)
+    return answer, found, recorder
+
+
+def _tables(runner: Runner, setting: Setting, inputs: Inputs, keep: Cells) -> Iterator[Outcome]:
+    """Yield how far a mask of (batch, 1, query, key) moves answers that mean the same."""
+    [mask] = runner.facts.masks_over(runner.signature.axis)
+    real = mask.real(inputs[mask.name], runner.signature.length_of(inputs))
+    seen = real[:, None, None, :].expand(-1, 1, real.shape[1], -1)
+    if runner.facts.causal:
+        seen = seen & torch.ones(seen.shape[-2:], dtype=torch.bool).tril()
+    least = torch.finfo(runner.copies.dtype).min
+    table = torch.zeros(seen.shape, dtype=runner.copies.dtype).masked_fill(~seen, least)
+    recorders = Recorder(), Recorder()
+    try:
+        with torch.no_grad():
+            flat = runner.answer(Run(inputs, setting), recorders[0])
+            four = runner.answer(Run({**inputs, mask.name: table}, setting), recorders[1])
+    except Exception:
+        return  # it takes no such mask
+    far = deviation(keep.of(flat), keep.of(four))[0]
+    guilty = None
+    if far > runner.facts.threshold:
+        guilty = first_difference(*recorders, runner.facts.threshold)
+    note = f"answers move by {far:.2g} when the same mask is passed with four axes"
+    yield Outcome(far, note, setting, evidence=Evidence(module=guilty), advice=True)
+
+
+def plainly(runner: Runner) -> Iterator[Setting]:
+    """Try the plain call."""
+    yield PLAIN
+
+
+def compiles(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Compile the model, and call it at two lengths."""
+    model = duplicate(runner.copies.of(setting), wide=False)
+    compiled = torch.compile(runner.subject.on(model))
+    yield from _bare(runner, setting, model, compiled, "when the model is compiled")
+
+
+def _bare(
+    runner: Runner, setting: Setting, model: nn.Module, other: Callable[..., Any], what: str
+) -> Iterator[Outcome]:
+    """Yield how far another callable's answers and gradients are from the model's own."""
+    lengths = (setting.length, setting.length + 4) if runner.signature.axis else (setting.length,)
+    function = runner.subject.on(model)
+    for length in lengths:
+        inputs = runner.copies.on_device(runner.inputs(Setting(length=length)))
+        parts = []
+        for way in (function, other):
+            model.zero_grad(set_to_none=True)
+            try:
+                answer = runner.take(runner.copies.bind(way, inputs), inputs)
+                score(answer).backward()
+            except Exception as error:
+                if way is function:
+                    raise
+                raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+            found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
+            parts.append((answer.detach(), found, Recorder()))
+        yield compared(runner, what, *parts, None, setting)
+
+
+def exports(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Export the model as a graph, and call that on other inputs."""
+    model = duplicate(runner.copies.of(setting), wide=False)
+    if runner.subject.forward is not runner.copies.model:
+        raise RefusalError("a function around a model is not exported")
+    inputs = runner.copies.on_device(runner.inputs(setting, seed=1))
+    try:
+        program = torch.export.export(model, (), runner.copies.on_device(runner.inputs(setting)))
+        graph = program.module()
+        answer = runner.take(graph(**inputs), inputs)
+    except Exception as error:
+        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+    with torch.no_grad():
+        own = runner.take(model(**inputs), inputs)
+    far = deviation(own, answer)[0]
+    note = f"answers move by {far:.2g} when the exported graph is called on other inputs"
+    yield Outcome(far, note, setting, evidence=Evidence(module=guilty_part(model, "")))
+
+
+LAWS = (
+    Law(
+        "paths.checkpoint",
+        says="Activation checkpointing changes neither answers nor gradients.",
+        why="Otherwise saving memory trains another model: a second path loses an argument.",
+        how="The model's own switch is turned on in training mode, on padded rows where there is a "
+        "mask; answers and the gradient of every parameter are compared.",
+        trials=checkpoint,
+        applies=can_checkpoint,
+        sweep=training,
+    ),
+    Law(
+        "paths.backend",
+        says="Every implementation of attention, and every form of a mask, trains alike.",
+        why="Otherwise a switch that is meant for speed changes what is learned.",
+        how="Gradients of every parameter are compared, beside what backend.agree compares; and "
+        "masks of four axes with those of two, where the library takes both (advice).",
+        trials=kernels,
+        applies=has_paths,
+        sweep=plainly,
+    ),
+    Law(
+        "paths.compile",
+        says="A compiled model gives the same answers and gradients.",
+        why="Otherwise what was tested is not what is trained or served.",
+        how="torch.compile is called on a copy, at two lengths; only on request, because it takes "
+        "half a minute.",
+        trials=compiles,
+        applies=has_weights,
+        sweep=plainly,
+        on_request=True,
+    ),
+    Law(
+        "paths.export",
+        says="An exported graph gives the same answers on other inputs.",
+        why="Otherwise a number of the example was frozen into the graph.",
+        how="torch.export traces a copy, and the graph is called on other inputs of that size; "
+        "only on request.",
+        trials=exports,
+        sweep=plainly,
+        on_request=True,
+    ),
+)
