@@ -294,7 +294,7 @@ def _bare(
                 raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
             found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
             parts.append((answer.detach(), found, Recorder()))
-        yield compared(runner, what, *parts, None, setting)
+        yield compared(runner, what, parts[0], parts[1], None, setting)
 
 
 def exports(runner: Runner, setting: Setting) -> Iterator[Outcome]:
@@ -339,9 +339,9 @@ LAWS = (
     ),
     Law(
         "paths.compile",
-        says="A compiled model gives the same answers and gradients.",
-        why="Otherwise what was tested is not what is trained or served.",
-        how="torch.compile is called on a copy, at two lengths; only on request, because it takes "
+        says="Compiling a model changes neither answers nor gradients.",
+        why="Otherwise what was tested is not what is trained.",
+        how="It calls torch.compile on a copy, at two lengths; only on request, because it takes "
         "half a minute.",
         trials=compiles,
         applies=has_weights,
@@ -352,7 +352,7 @@ LAWS = (
         "paths.export",
         says="An exported graph gives the same answers on other inputs.",
         why="Otherwise a number of the example was frozen into the graph.",
-        how="torch.export traces a copy, and the graph is called on other inputs of that size; "
+        how="With torch.export it traces a copy, and the graph is called on other inputs of that size; "
         "only on request.",
         trials=exports,
         sweep=plainly,
