@@ -116,6 +116,7 @@ def check(
     kind: str | None = None,
     input: tuple[str, ...] = (),
     seed: int = 0,
+    like: str | None = None,
     timeout: float = 120.0,
     repro: Path | None = None,
     traceback: bool = False,
@@ -145,6 +146,8 @@ def check(
         x=array(batch,seq,64), images(batch,3,32,32). Repeat it for every argument.
     seed
         Of random weights and inputs, and of what a factory draws.
+    like
+        Another TARGET that each is meant to be the same as: the law `agreement` compares them.
     timeout
         Stop a target after so many seconds.
     repro
@@ -170,7 +173,7 @@ def check(
         return _refuse(f"--timeout is a number of seconds above 0, not {timeout:g}")
     from querykey.laws import Limits, Outputs, asked, run_command
 
-    question = asked(law, kind, input, seed)
+    question = asked(law, kind, input, seed, like)
     outputs = Outputs(json, html, junit, sarif, repro, traceback)
     return run_command(targets, question, outputs, baseline, store, Limits(seconds=timeout))
 

@@ -77,7 +77,7 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
 WITHOUT_SCRIPT = {
     "cache.reorder", "cache.crop", "cache.padded", "loss.shift", "loss.padding", "documents",
     "vocabulary", "paths.checkpoint", "paths.reload", "paths.backend", "paths.compile",
-    "paths.export",
+    "paths.export", "paths.autocast", "gradient.custom", "agreement",
 }  # fmt: skip
 
 

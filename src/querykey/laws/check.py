@@ -34,6 +34,10 @@ Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
 
 
+Model = nn.Module | Subject | str
+Like = Model | tuple[Model, Callable[..., Any]]
+
+
 class BadChoiceError(QuerykeyError):
     """One sentence: a law, a kind or a choice of weights that does not exist."""
 
@@ -45,13 +49,20 @@ def check(
     laws: Iterable[str | Law] | None = None,
     weights: str = "both",
     seed: int = 0,
+    like: Like | None = None,
 ) -> Report:
     """Try every law that concerns a model on copies of it; nothing of the model is changed.
 
     `model` is a module, a Subject that says more about one, or a target's name. `kind` says what it
     is meant to be (decoder, encoder, encoder-decoder, vision) where trying could mislead. `laws`
     are names, beginnings of names (`causal`), or Law values of your own; None means all.
+
+    `like` is another model that is meant to be the same, or a pair of one and a function that takes
+    the state dict of `model` and returns that of the other: the law `agreement` compares them.
     """
+    choose_kind(kind)
+    if like is not None:
+        model = replace(as_subject(model, None, kind, seed), like=as_counterpart(like, seed))
     return run_check(model, example, kind, laws, weights, seed, lambda finding: None)
 
 
@@ -137,6 +148,17 @@ def as_subject(
     if kind is not None and model.causal is None:
         model = replace(model, causal=KINDS[kind])
     return model
+
+
+def as_counterpart(like: Any, seed: int = 0) -> tuple[Subject, Callable[..., Any] | None]:
+    """Return another model as a Subject, and how weights come to it, where that is told."""
+    other, mapping = like if isinstance(like, tuple) and len(like) == 2 else (like, None)
+    if mapping is not None and not callable(mapping):
+        raise WrongTypeError(
+            f"like is another model, or a pair of one and a function of state dicts, not a pair "
+            f"with a {type(mapping).__name__}"
+        )
+    return as_subject(other, None, None, seed), mapping
 
 
 def choose_kind(kind: str | None) -> None:

@@ -101,3 +101,8 @@ def is_pretrained(model: Any) -> bool:
         base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
         for base in type(model).__mro__
     )
+
+
+def function_of(node: Any) -> Any:
+    """Return the autograd Function that a node of the graph belongs to, or None for torch's own."""
+    return getattr(type(node), "_forward_cls", None)

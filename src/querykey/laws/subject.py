@@ -29,6 +29,7 @@ class Subject:
     ordered: bool | None = None  # False: nothing in it knows positions
     breaks: Mapping[str, str] = field(default_factory=dict)  # laws it breaks by design, and why
     name: str = ""
+    like: tuple[Subject, Callable[..., Any] | None] | None = None  # a model that is to be the same
 
     @property
     def model(self) -> nn.Module:

@@ -352,7 +352,7 @@ LAWS = (
         "paths.export",
         says="An exported graph gives the same answers on other inputs.",
         why="Otherwise a number of the example was frozen into the graph.",
-        how="With torch.export it traces a copy, and the graph is called on other inputs of that size; "
+        how="With torch.export it traces a copy, and the graph is called on other such inputs; "
         "only on request.",
         trials=exports,
         sweep=plainly,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from querykey.laws.catalogue import (
     accumulation,
+    agreement,
+    autocast,
     backends,
     batch,
     cache,
     cache_moves,
     causality,
+    custom_gradients,
     determinism,
     documents,
     equivariance,
@@ -43,10 +46,13 @@ LAWS: tuple[Law, ...] = (
     *vocabulary.LAWS,
     *precision.LAWS,
     *gradients.LAWS,
+    *custom_gradients.LAWS,
     *tying.LAWS,
     *losses.LAWS,
     *accumulation.LAWS,
     *paths.LAWS,
     *reload.LAWS,
+    *autocast.LAWS,
     *saturation.LAWS,
+    *agreement.LAWS,
 )

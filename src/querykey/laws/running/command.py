@@ -48,12 +48,16 @@ class Outputs:
 
 
 def asked(
-    laws: Iterable[str] | None, kind: str | None, inputs: Sequence[str], seed: int
+    laws: Iterable[str] | None,
+    kind: str | None,
+    inputs: Sequence[str],
+    seed: int,
+    like: str | None = None,
 ) -> Question:
     """Return what is asked of every target, or raise an error that says what does not exist."""
     choose_kind(kind)
     names = tuple(law.name for law in choose(laws))
-    return Question(names, seed, kind=kind, inputs=tuple(inputs))
+    return Question(names, seed, kind=kind, inputs=tuple(inputs), like=like)
 
 
 def run_command(

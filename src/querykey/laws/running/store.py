@@ -82,10 +82,13 @@ class Question:
     weights: str = "both"
     kind: str | None = None
     inputs: tuple[str, ...] = ()  # as `ids=tokens(batch,seq)`
+    like: str | None = None  # a target that is meant to be the same
 
     def of(self, target: str) -> dict[str, Any]:
         """Return all that a report depends on, as plain values."""
-        said = {"kind": self.kind, "inputs": list(self.inputs)}
+        said: dict[str, Any] = {"kind": self.kind, "inputs": list(self.inputs)}
+        if self.like is not None:
+            said["like"] = {"target": self.like, "content": _content(self.like)}
         return {
             "target": target,
             "laws": list(self.laws),

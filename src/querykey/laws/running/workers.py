@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from querykey.laws.check import as_subject, choose, run_check
+from querykey.laws.check import as_counterpart, as_subject, choose, run_check
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Question, Store
@@ -166,6 +166,8 @@ def _report(pipe: Connection, target: str, question: Question) -> Report:
     subject = as_subject(target, None, question.kind, question.seed)
     if question.inputs:
         subject = replace(subject, example=_stated(subject, question.inputs))
+    if question.like is not None:
+        subject = replace(subject, like=as_counterpart(question.like, question.seed))
     pipe.send(("built", None))
     report = run_check(
         subject, None, None, question.laws, question.weights, question.seed,

@@ -1,0 +1,85 @@
+"""Under autocast a model runs, and answers and gradients err about as much as rounding does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from querykey.laws.catalogue import sweeps
+from querykey.laws.catalogue.derivatives import score, trained
+from querykey.laws.catalogue.precision import ROOM, SLACK, cast_inputs, casts, copies, rounding
+from querykey.laws.law import Law
+from querykey.laws.run import Conditions, Inputs, Run, Setting
+from querykey.laws.runner import Runner
+from querykey.laws.trial import Outcome
+from querykey.words import last_line
+
+LOW = torch.bfloat16
+BARE = Conditions(bare=True)
+
+
+def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
+    """Compare a float32 copy under autocast with the same weights in float64."""
+    inputs, device = runner.inputs(setting), runner.copies.device.type
+    model, exact = copies(runner, torch.float32)
+    narrow, wide = cast_inputs(inputs, torch.float32), cast_inputs(inputs, torch.float64)
+    high = _trained(runner, exact, wide, setting)
+    with rounding(exact, LOW):
+        near = _trained(runner, exact, wide, setting)
+    bare = Setting(batch=setting.batch, length=setting.length, conditions=BARE)
+    try:
+        with torch.autocast(device, LOW):
+            low = _trained(runner, model, narrow, bare)
+    except Exception as error:
+        note = f"under autocast to bfloat16 it raises {last_line(error)[:160]}"
+        yield Outcome(math.inf, note, setting, advice=True)  # an exception is loud
+        return
+    for index, what in enumerate(("answers", "gradients")):
+        error, budget = (_error(part[index], high[index]) for part in (low, near))
+        budget = ROOM * budget + SLACK[LOW]
+        note = (
+            f"under autocast to bfloat16 {what} err by {error:.1e}, where rounding the output of "
+            f"every module allows {budget:.1e}"
+        )
+        yield Outcome(error / budget * runner.facts.threshold, note, setting)
+
+
+Answers = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]
+
+
+def _trained(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting) -> Answers:
+    """Return the answer of a copy, and the gradient of every parameter."""
+    model.zero_grad(set_to_none=True)
+    answer = runner.using(model, setting).answer(Run(inputs, setting))
+    score(answer.double()).backward()
+    found = {n: p.grad.double().cpu() for n, p in trained(model) if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return {"answer": answer.detach().double()}, found
+
+
+def _error(first: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> float:
+    """Return the error of all parts together, relative to their size; infinite where not finite."""
+    if set(first) != set(exact):
+        return math.inf
+    far = sum(float((first[n] - value).pow(2).sum()) for n, value in exact.items())
+    size = sum(float(value.pow(2).sum()) for value in exact.values())
+    error = math.sqrt(far / size) if size else math.sqrt(far)
+    return error if math.isfinite(error) else math.inf
+
+
+LAWS = (
+    Law(
+        "paths.autocast",
+        says="Under autocast a model runs, and answers and gradients err as rounding does.",
+        why="Otherwise mixed precision trains a worse model: a sum or a mask left its range.",
+        how="A float32 copy runs under torch.autocast to bfloat16; its error may be 16 times that "
+        "of rounding every module's output (dtype.agree casts the weights, and asks for no "
+        "gradients).",
+        trials=autocast,
+        applies=casts,
+        sweep=sweeps.once,
+    ),
+)
