@@ -152,7 +152,10 @@ def as_subject(
 
 def as_counterpart(like: Any, seed: int = 0) -> tuple[Subject, Callable[..., Any] | None]:
     """Return another model as a Subject, and how weights come to it, where that is told."""
-    other, mapping = like if isinstance(like, tuple) and len(like) == 2 else (like, None)
+    other: Any = like
+    mapping = None
+    if isinstance(like, tuple) and len(like) == 2:
+        other, mapping = like
     if mapping is not None and not callable(mapping):
         raise WrongTypeError(
             f"like is another model, or a pair of one and a function of state dicts, not a pair "
