@@ -186,8 +186,8 @@ LAWS = (
         "agreement",
         says="A model answers as another one does that is meant to be the same.",
         why="Otherwise a port has another order of heads, sign of a bias or scale.",
-        how="With check(model, like=other) the other gets the same weights, by name and shape or by "
-        "a function of yours, and answers are compared, with padding too.",
+        how="With check(model, like=other) the other gets the same weights, by name and shape or "
+        "by a function of yours, and answers are compared, with padding too.",
         trials=agreement,
         applies=has_a_counterpart,
         sweep=both_weights,

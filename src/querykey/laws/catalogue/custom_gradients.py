@@ -38,7 +38,7 @@ class Used:
 
 
 @dataclass
-class Watch:
+class FunctionCalls:
     """Notes what the Functions of a model are called with."""
 
     recorder: Recorder
@@ -97,7 +97,7 @@ def custom(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if not functions:
         raise RefusalError("no autograd Function of its own was used")
     recorder = Recorder()
-    watch = Watch(recorder)
+    watch = FunctionCalls(recorder)
     with watch.over(functions):
         runner.call(runner.complete(Run(runner.inputs(setting), setting)), setting, recorder)
     model = runner.copies.of(setting)

@@ -16,7 +16,7 @@ from querykey.laws.run import Inputs, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome, deviation
 from querykey.laws.understanding.facts import LossInterface
-from querykey.laws.understanding.loss import Asked, asked, distinct_labels
+from querykey.laws.understanding.loss import Asked, LossSums, asked, distinct_labels
 
 SIZE = Setting(batch=3, length=6)
 PADS = 3
@@ -217,31 +217,7 @@ def _normalised(
     yield Outcome(gap, note, setting, evidence=evidence)
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums of cross-entropies over a batch: all, by row, and of how many labels."""
-
-    rows: list[float]
-    counted: list[int]  # by row: labels that are compared with an answer
-    held: int  # labels that count, compared or not
-
-    def promises(self) -> dict[str, float]:
-        """Return what a loss may promise to be, each with its value here."""
-        total = sum(self.rows)
-        return {
-            "the mean over counted labels": total / max(sum(self.counted), 1),
-            "the sum over counted labels": total,
-            "the sum over counted labels by rows": total / len(self.rows),
-            "the mean over labels before they are shifted": total / max(self.held, 1),
-        }
-
-    def mean_of_means(self) -> float:
-        """Return the mean over rows of the means over their labels."""
-        pairs = [(s, n) for s, n in zip(self.rows, self.counted, strict=True) if n]
-        return sum(s / n for s, n in pairs) / max(len(pairs), 1)
-
-
-def _sums(runner: Runner, pairs: Pairing, call: Asked, labels: torch.Tensor) -> Sums:
+def _sums(runner: Runner, pairs: Pairing, call: Asked, labels: torch.Tensor) -> LossSums:
     """Return the cross-entropies of the labels that count, computed here from the scores."""
     assert call.scores is not None
     logs = call.scores.double().log_softmax(-1)
@@ -250,7 +226,7 @@ def _sums(runner: Runner, pairs: Pairing, call: Asked, labels: torch.Tensor) -> 
         if int(labels[row, p]) != _off(runner):
             rows[r] -= float(logs[r, t, labels[row, p]])
             counted[r] += 1
-    return Sums(rows, counted, int((labels != _off(runner)).sum()))
+    return LossSums(rows, counted, int((labels != _off(runner)).sum()))
 
 
 def _padded(

@@ -18,7 +18,7 @@ from querykey.laws.catalogue.derivatives import parameter_gradients, score, trai
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.catalogue.precision import cast_inputs
 from querykey.laws.law import Law, RefusalError
-from querykey.laws.private import is_pretrained
+from querykey.laws.private import is_pretrained, is_stateful
 from querykey.laws.run import PLAIN, Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Cells, Evidence, Outcome, deviation
@@ -211,6 +211,11 @@ def _takes_tables(runner: Runner) -> bool:
     """Return whether a library promises that masks of (batch, 1, query, key) are taken as such."""
     masks = runner.facts.masks_over(runner.signature.axis) if runner.signature.axis else []
     alone = runner.signature.sequential and not runner.signature.others()
+    config = getattr(runner.copies.model, "config", None)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    windows = getattr(config, "sliding_window", None) is not None or runner.facts.spans
+    if windows or kinds != {"full_attention"} or is_stateful(runner.copies.model):
+        return False  # a layer with a window, or a state, makes another mask of the one with two
     return (
         alone
         and is_pretrained(runner.copies.model)
@@ -267,55 +272,6 @@ def plainly(runner: Runner) -> Iterator[Setting]:
     yield PLAIN
 
 
-def compiles(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Compile the model, and call it at two lengths."""
-    model = duplicate(runner.copies.of(setting), wide=False)
-    compiled = torch.compile(runner.subject.on(model))
-    yield from _bare(runner, setting, model, compiled, "when the model is compiled")
-
-
-def _bare(
-    runner: Runner, setting: Setting, model: nn.Module, other: Callable[..., Any], what: str
-) -> Iterator[Outcome]:
-    """Yield how far another callable's answers and gradients are from the model's own."""
-    lengths = (setting.length, setting.length + 4) if runner.signature.axis else (setting.length,)
-    function = runner.subject.on(model)
-    for length in lengths:
-        inputs = runner.copies.on_device(runner.inputs(Setting(length=length)))
-        parts = []
-        for way in (function, other):
-            model.zero_grad(set_to_none=True)
-            try:
-                answer = runner.take(runner.copies.bind(way, inputs), inputs)
-                score(answer).backward()
-            except Exception as error:
-                if way is function:
-                    raise
-                raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
-            found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
-            parts.append((answer.detach(), found, Recorder()))
-        yield compared(runner, what, parts[0], parts[1], None, setting)
-
-
-def exports(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Export the model as a graph, and call that on other inputs."""
-    model = duplicate(runner.copies.of(setting), wide=False)
-    if runner.subject.forward is not runner.copies.model:
-        raise RefusalError("a function around a model is not exported")
-    inputs = runner.copies.on_device(runner.inputs(setting, seed=1))
-    try:
-        program = torch.export.export(model, (), runner.copies.on_device(runner.inputs(setting)))
-        graph = program.module()
-        answer = runner.take(graph(**inputs), inputs)
-    except Exception as error:
-        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
-    with torch.no_grad():
-        own = runner.take(model(**inputs), inputs)
-    far = deviation(own, answer)[0]
-    note = f"answers move by {far:.2g} when the exported graph is called on other inputs"
-    yield Outcome(far, note, setting, evidence=Evidence(module=guilty_part(model, "")))
-
-
 LAWS = (
     Law(
         "paths.checkpoint",
@@ -336,26 +292,5 @@ LAWS = (
         trials=kernels,
         applies=has_paths,
         sweep=plainly,
-    ),
-    Law(
-        "paths.compile",
-        says="Compiling a model changes neither answers nor gradients.",
-        why="Otherwise what was tested is not what is trained.",
-        how="It calls torch.compile on a copy, at two lengths; only on request, because it takes "
-        "half a minute.",
-        trials=compiles,
-        applies=has_weights,
-        sweep=plainly,
-        on_request=True,
-    ),
-    Law(
-        "paths.export",
-        says="An exported graph gives the same answers on other inputs.",
-        why="Otherwise a number of the example was frozen into the graph.",
-        how="With torch.export it traces a copy, and the graph is called on other such inputs; "
-        "only on request.",
-        trials=exports,
-        sweep=plainly,
-        on_request=True,
     ),
 )

@@ -17,6 +17,7 @@ from querykey.laws.catalogue import (
     equivariance,
     generation,
     gradients,
+    graphs,
     losses,
     masked_row,
     padding,
@@ -53,6 +54,7 @@ LAWS: tuple[Law, ...] = (
     *paths.LAWS,
     *reload.LAWS,
     *autocast.LAWS,
+    *graphs.LAWS,
     *saturation.LAWS,
     *agreement.LAWS,
 )

@@ -145,3 +145,27 @@ def _scores(
         placed = tensor.shape[:-1] in ((batch, length), (batch * length,))
         if wide and placed and tensor.is_floating_point():
             yield tensor
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums of cross-entropies over a batch: all, by row, and of how many labels."""
+
+    rows: list[float]
+    counted: list[int]  # by row: labels that are compared with an answer
+    held: int  # labels that count, compared or not
+
+    def promises(self) -> dict[str, float]:
+        """Return what a loss may promise to be, each with its value here."""
+        total = sum(self.rows)
+        return {
+            "the mean over counted labels": total / max(sum(self.counted), 1),
+            "the sum over counted labels": total,
+            "the sum over counted labels by rows": total / len(self.rows),
+            "the mean over labels before they are shifted": total / max(self.held, 1),
+        }
+
+    def mean_of_means(self) -> float:
+        """Return the mean over rows of the means over their labels."""
+        pairs = [(s, n) for s, n in zip(self.rows, self.counted, strict=True) if n]
+        return sum(s / n for s, n in pairs) / max(len(pairs), 1)
