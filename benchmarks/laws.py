@@ -9,6 +9,7 @@ import argparse
 import fnmatch
 import json
 import os
+import re
 import resource
 import statistics
 import sys
@@ -25,6 +26,11 @@ from querykey.targets import pairs
 ROBERTAS = "camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod"
 # What was looked into: (architectures, laws, where in transformers/models, and why).
 CAUSES = [
+    ("*", "accumulation", "",
+     "it takes num_items_in_batch among its **kwargs and hands it to no loss (transformers 47688)"),
+    ("bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart trocr "
+     "whisper", "loss.shift", "",
+     "every answer is compared with the label at its own place (transformers 27517, 30105)"),
     ("bamba", "cache.*", "bamba/modeling_bamba.py:966",
      "without position_ids positions restart at the cache (its generate hands them in)"),
     ("bigbird_pegasus luke", "tying",
@@ -36,6 +42,8 @@ CAUSES = [
      "the caller's inputs_embeds are scaled in place"),
     ("deepseek_v4", "padding.left", "deepseek_v4/modeling_deepseek_v4.py:391",
      "the compressor is handed no mask and pools padding into its windows"),
+    ("deepseek_v4", "cache.reorder", "deepseek_v4/modeling_deepseek_v4.py:156",
+     "reorder_cache is inherited: it moves keys and values, and not what the compressor keeps"),
     ("fsmt", "*", "fsmt/modeling_fsmt.py:852",
      "with the cache on, the default, neither the future nor padding of targets is hidden"),
     ("git", "purity", "git/modeling_git.py:109", "positions are added to inputs_embeds in place"),
@@ -45,11 +53,13 @@ CAUSES = [
      "a single token is given no mask, so with the cache it sees padding"),
     ("mamba falcon_mamba jamba zamba", "cache.chunk", "falcon_mamba/modeling_falcon_mamba.py:265",
      "a later chunk starts from a state of zeros"),
+    ("minimax", "cache.reorder", "minimax/modeling_minimax.py:77",
+     "the cache selects rows of its linear states, but its reorder_cache is the inherited one"),
     ("moshi", "cache.*", "moshi/modeling_moshi.py:775",
      "the cache keeps a window, the mask of one call has none"),
     ("mra", "gradient.reaches", "mra/modeling_mra.py:364",
      "without its GPU kernel attention is zeros"),
-    ("nemotron_h nemo_speechlm zamba2", "cache.step", "nemotron_h/modeling_nemotron_h.py:295",
+    ("nemotron_h nemo_speechlm zamba2", "cache.[sp]*", "nemotron_h/modeling_nemotron_h.py:295",
      "a chunk clamps dt, a single step (:219) does not"),
     ("prophetnet", "cache.*", "prophetnet/modeling_prophetnet.py:805, :1174",
      "one call mixes positions (next line), a step with the cache does not, and gets no mask"),
@@ -58,6 +68,8 @@ CAUSES = [
      "head, token): with permute(0, 1, 4, 2, 3) these laws hold"),
     ("recurrent_gemma", "padding.left", "recurrent_gemma/modeling_recurrent_gemma.py:445",
      "the block takes attention_mask and does not use it: its convolution reads padding"),
+    ("recurrent_gemma", "cache.reorder", "recurrent_gemma/modeling_recurrent_gemma.py:298",
+     "the recurrence keeps its state on the module, where no cache can reorder it"),
     ("reformer", "cache.*", "reformer/modeling_reformer.py:860",
      "with the cache no mask is applied, so padding is seen; its generate drops the mask (:2276)"),
     (ROBERTAS, "cache.generate", "../generation/utils.py:906, roberta/modeling_roberta.py:155",
@@ -72,7 +84,7 @@ CAUSES = [
 def cause(target: str, law: str) -> tuple[str, str]:
     name = target.split(":")[1]
     for models, laws, where, why in CAUSES:
-        if name in models.split() and fnmatch.fnmatchcase(law, laws):
+        if (models == "*" or name in models.split()) and fnmatch.fnmatchcase(law, laws):
             return where, why
     return "", "not looked into"
 
@@ -131,9 +143,11 @@ def page(reports: list[Report], said: dict) -> str:
     ]
     for report, f in found:
         where, why = cause(report.target, f.law)
+        where = where or (f.source or "").rpartition(", ")[2].partition("/models/")[2]
         size = "inf" if f.deviation is None else f"{f.deviation:.1e}"
         words = f"| {report.target} | {f.law} | {size} | {f.module or ''} | {where} | {why} |"
         lines.append(words)
+    lines += contract(reports)
     lines += ["", "## Limitations", "", "| target | law | reason |", "|---|---|---|"]
     lines += [f"| {target} | {law} | {note.split(' (')[0]} |" for target, law, note in limits]
     lines += [
@@ -147,6 +161,40 @@ def page(reports: list[Report], said: dict) -> str:
     lines += ["", "## Not built", ""]
     lines += [f"- {r.note}" for r in reports if not r.built]
     return "\n".join(lines) + "\n"
+
+
+def contract(reports: list[Report]) -> list[str]:
+    """Return what the page says of num_items_in_batch, for every head that was built."""
+    groups: dict[str, list[str]] = {
+        "takes it and divides by it": [],
+        "takes it among its keywords and drops it": [],
+        "does not take it, so that the trainer divides": [],
+        "returns no loss for labels of tokens": [],
+    }
+    kept, dropped, untold, none = groups
+    for report in (r for r in reports if r.built):
+        loss = report.about.get("loss", "")
+        told = [f for f in report.laws if f.law == "accumulation" and "_in_batch" in f.note]
+        ratio = (
+            re.search(r"with ([\d.]+) times|, ([\d.]+) times as", told[0].note) if told else None
+        )
+        name = report.target.removeprefix("hf:")
+        name += f" ({ratio[1] or ratio[2]}x)" if ratio else ""
+        group = dropped if told else untold if "_in_batch" not in loss else kept
+        groups[group if loss else none].append(name)
+    lines = [
+        "",
+        "## Accumulation, head by head",
+        "",
+        "Hugging Face's Trainer tells every head that accepts it the number of labels in all its "
+        "batches, `num_items_in_batch`, and does not divide the loss by the number of steps. A "
+        "head that drops the number trains with a loss that is too large (transformers 47688). In "
+        "brackets: how many times too large over three steps, of rows of unequal length.",
+        "",
+        "| the head | how many | which |",
+        "|---|---|---|",
+    ]
+    return lines + [f"| {what} | {len(n)} | {', '.join(n)} |" for what, n in groups.items()]
 
 
 def main() -> None:
