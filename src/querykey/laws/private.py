@@ -8,6 +8,13 @@ import torch
 from torch import nn
 
 GROUPED_PRODUCTS = ("grouped_mm", "_grouped_mm")  # the kernel of mixtures of experts
+# Methods of models that take a cache, or nothing, and the rows of beams.
+REORDERING_METHODS = (
+    "_reorder_cache",
+    "reorder_cache",
+    "reorder_incremental_state",
+    "reorder_state",
+)
 # The attributes of every module that hold its hooks, submodules, parameters and mode.
 STANDARD = set(vars(nn.Module()))
 MACHINERY = STANDARD - {"_buffers"}

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.laws.private import REORDERING_METHODS
 from querykey.laws.understanding.outputs import Path
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 REORDERS = ("reorder_cache", "batch_select_indices", "select_rows", "reorder", "select")
-OF_MODELS = ("_reorder_cache", "reorder_cache", "reorder_incremental_state", "reorder_state")
 CROPS = ("crop", "truncate", "rollback", "trim", "drop_last")
 COUNTS = re.compile(r"remove|drop|num|count|^n$|^k$|tokens|steps|by")  # what a crop leaves out
 DEEPEST = 8
@@ -36,7 +36,7 @@ def reordered(cache: Any, rows: Sequence[int], model: nn.Module, batch: int) -> 
         if callable(method):
             result = method(index)
             return cache if result is None else result
-    for name in OF_MODELS:
+    for name in REORDERING_METHODS:
         method = getattr(model, name, None)
         if callable(method):
             try:
