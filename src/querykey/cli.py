@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, visible
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -495,7 +495,7 @@ def _say(words: str) -> None:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"qk: {sentence}", file=sys.stderr)
+    print(f"qk: {visible(sentence)}", file=sys.stderr)
     return 2
 
 

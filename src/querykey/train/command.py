@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ def _source(config: str | None) -> Any:
     """Return a recipe's sections, or the name of a TOML file that is there; None: the defaults."""
     if config is None or config in RECIPES:
         return config and RECIPES[config].config
+    try:
+        os.stat(config)
+    except FileNotFoundError:
+        pass  # which is said below
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"`{config[:60]}` cannot be read: {reason}") from error
     if Path(config).is_dir():
         hint = f"it is a folder; the config of a run is `{Path(config, 'config.toml')}`"
         raise ConfigError(f"`{config}` cannot be read: {hint}")

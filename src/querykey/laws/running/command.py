@@ -75,8 +75,8 @@ def run_command(
         reason = "" if file is None else unwritable(file)
         if reason:
             raise BadCallError(f"nothing can be written to `{file}`: {reason}")
-    if outputs.scripts is not None and outputs.scripts.exists() and not outputs.scripts.is_dir():
-        raise BadCallError(f"no script can be written to `{outputs.scripts}`: it is no folder")
+    if outputs.scripts is not None and (reason := _no_folder(outputs.scripts)):
+        raise BadCallError(f"no script can be written to `{outputs.scripts}`: {reason}")
     reports = _checked(expand(targets), question, store, limits, quiet=outputs.as_json)
     scripts = _write(reports, known, outputs)
     code = exit_code(reports, known)
@@ -88,6 +88,17 @@ def run_command(
         else:
             _print(reports, _Said(known, scripts))
     return code
+
+
+def _no_folder(path: Path) -> str:
+    """Return why nothing can be a folder of this name, or the empty string where it can."""
+    try:
+        there = next(part for part in (path, *path.absolute().parents) if part.exists())
+        if there.is_dir():
+            return ""
+        return "it is no folder" if there == path else f"`{there}` is no folder"
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        return last_line(error) if isinstance(error, ValueError) else str(error.strerror)
 
 
 @dataclass(frozen=True)
