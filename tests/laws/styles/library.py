@@ -51,7 +51,7 @@ class Attention(nn.Module):
         k = k.repeat_interleave(self.heads // self.groups, 1)
         v = v.repeat_interleave(self.heads // self.groups, 1)
         scores = q @ k.mT * self.size**-0.5
-        scores = scores.masked_fill(~seen, torch.finfo(x.dtype).min)
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
         weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(x.dtype)
         weights = nn.functional.dropout(weights, self.attention_dropout, self.training)
         return self.o_proj((weights @ v).transpose(1, 2).flatten(2)), present
