@@ -80,3 +80,31 @@ def test_small_models_are_tried_whole(monkeypatch):
     monkeypatch.setattr(shrinking, "LARGE", 1_000_000)
     model = Stack([Layer(i) for i in range(8)])
     assert shrinking.shrunk(model, words=True) == (model, "")
+
+
+class Nested(Layer):
+    def __init__(self, number):
+        super().__init__(number)
+        self.mlp = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+
+    def forward(self, x):
+        return self.mlp(super().forward(x))
+
+
+def test_a_stack_inside_of_a_layer_stays_whole():
+    small, kept = shrinking.shrunk(Stack([Nested(i) for i in range(6)]), words=False)
+    assert kept == "its first 2 of 6 layers"
+    assert [len(layer.mlp) for layer in small.layers] == [4, 4]
+
+
+class NeedsAll(Stack):
+    def forward(self, ids):
+        if len(self.layers) != 8:
+            raise ValueError("one cache per layer")
+        return super().forward(ids)
+
+
+def test_a_model_that_does_not_run_with_fewer_layers_is_tried_whole():
+    report = check(NeedsAll([Layer(i) for i in range(8)]), laws=["causality.perturb"])
+    assert "tried on" not in report.about
+    assert report.law("causality.perturb").verdict == "holds"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -108,12 +109,11 @@ def _understood(subject: Subject, seed: int) -> tuple[Runner, str]:
     """Return a runner, and which part of a large model it runs; the whole where no part runs."""
     small, kept = subject.model, ""
     if subject.forward is subject.model and subject.cache is None:
-        small, kept = shrunk(subject.model, words=subject.example is None)
+        with suppress(Exception):  # what cannot be made smaller is tried whole
+            small, kept = shrunk(subject.model, words=subject.example is None)
     if kept:
-        try:
+        with suppress(UnfitError):
             return understand(replace(subject, forward=small), seed), kept
-        except UnfitError:
-            pass
     return understand(subject, seed), ""
 
 

@@ -10,7 +10,7 @@ import copy
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ def shrunk(model: nn.Module, words: bool) -> tuple[nn.Module, str]:
     stacks = dict(_stacks(model))
     known = {id(p): p for p in model.parameters()}  # shared, not copied
     fewer = _without(model, stacks, known) if stacks else model
-    parts = [f"{n} of {len(model.get_submodule(path))} layers" for path, n in stacks.items()]  # type: ignore[arg-type]
+    parts = [f"{kept} of {len(_stack(model, path))} layers" for path, kept in stacks.items()]
     small, kept = _with_fewer_words(model, fewer, stacks, known) if words else (None, "")
     if small is not None:
         fewer, parts = small, [*parts, kept]
@@ -46,14 +46,23 @@ def shrunk(model: nn.Module, words: bool) -> tuple[nn.Module, str]:
 
 def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
     """Yield lists of layers with the number that shows every kind of layer in them."""
+    outer = ()
     for path, module in model.named_modules():
-        if type(module) not in (nn.ModuleList, nn.Sequential) or len(module) < 2 * LAYERS:
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2 * LAYERS:
             continue
+        if path.startswith(outer):
+            continue  # a stack in a stack stays as it is
         kinds = [_kind(layer, index) for index, layer in enumerate(module)]
         needed = max(LAYERS, max(kinds.index(kind) + 1 for kind in kinds))
         heavy = all(any(True for _ in layer.parameters()) for layer in module)
         if heavy and needed <= len(module) // 2:
+            outer = (*outer, f"{path}." if path else "")
             yield path, needed
+
+
+def _stack(model: nn.Module, path: str) -> nn.ModuleList:
+    """Return the list of layers at this path."""
+    return cast(nn.ModuleList, model.get_submodule(path))
 
 
 def _kind(layer: nn.Module, index: int) -> tuple[Any, ...]:
@@ -78,11 +87,11 @@ def _without(model: nn.Module, stacks: dict[str, int], memo: dict[int, Any]) -> 
     """Return a copy without the later layers of its stacks; `memo` holds what is not copied."""
     memo = dict(memo)
     for path, kept in stacks.items():
-        for layer in list(model.get_submodule(path))[kept:]:  # type: ignore[call-overload]
+        for layer in _stack(model, path)[kept:]:
             memo[id(layer)] = nn.Identity()
     copied = copy.deepcopy(model, memo)
     for path, kept in stacks.items():
-        del copied.get_submodule(path)[kept:]  # type: ignore[attr-defined]
+        del _stack(copied, path)[kept:]
     return copied
 
 
