@@ -4,6 +4,7 @@ python benchmarks/wild.py --list                      # what it needs, each with
 WILD=folder python benchmarks/wild.py --store kept    # check what is there, a process for each
 WILD=folder python benchmarks/wild.py books mingpt    # one file of recipes, one model
 python benchmarks/wild.py --store kept --write docs/laws-wild.md    # the page, from what was kept
+python benchmarks/wild.py mingpt --update docs/laws-wild.md    # only the rows of these models
 
 The code that is checked is not in this repository, and nothing here fetches it. The file
 `wild_models/found.py` says where it must lie; each recipe in `wild_models/` imports it, makes a
@@ -105,6 +106,27 @@ def shortened(reason: str) -> str:
     return re.sub(r"/[\w.+@/-]*/", "", reason.splitlines()[0])[:160]
 
 
+def breaches(checked: list[dict]) -> list[str]:
+    """Return a row for every violation: its cause, and why."""
+    rows = []
+    for report in checked:
+        for law in report["laws"]:
+            if law["verdict"] == "violated":
+                where, why = cause(report["name"], law["law"])
+                size = law["deviation"]
+                number = "not finite" if size is None else f"{size:.1e}"
+                rows.append(f"| {report['name']} | {law['law']} | {number} | {where} | {why} |")
+    return rows
+
+
+def taken_for(report: dict) -> str:
+    """Return the row that says what a model was taken for, and how many laws it obeys."""
+    about, held = report["about"], sum(law["verdict"] == "holds" for law in report["laws"])
+    facts = [about.get(key, "") for key in ("input", "padding mask", "cache")]
+    cells = (report["name"], report["kind"], *facts, held)
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+
+
 def page(reports: list[dict]) -> str:
     """Return what was found, as the page docs/laws-wild.md."""
     checked = [report for report in reports if is_checked(report)]
@@ -136,23 +158,15 @@ def page(reports: list[dict]) -> str:
         "| model | law | deviation | cause | why |",
         "|---|---|---|---|---|",
     ]
-    for report, law in sorted(broken, key=lambda row: (row[0]["name"], row[1]["law"])):
-        where, why = cause(report["name"], law["law"])
-        size = law["deviation"]
-        number = "not finite" if size is None else f"{size:.1e}"
-        lines.append(f"| {report['name']} | {law['law']} | {number} | {where} | {why} |")
     lines += [
+        *sorted(breaches(checked)),
         "",
         "## Checked",
         "",
         "| model | taken for | input | mask | cache | holds |",
         "|---|---|---|---|---|---|",
     ]
-    for report in sorted(checked, key=lambda r: (r["file"], r["name"])):
-        about, held = report["about"], sum(law["verdict"] == "holds" for law in report["laws"])
-        facts = [about.get(key, "") for key in ("input", "padding mask", "cache")]
-        cells = (report["name"], report["kind"], *facts, held)
-        lines.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+    lines += map(taken_for, sorted(checked, key=lambda r: (r["file"], r["name"])))
     lines += ["", "## Not checked", ""]
     for report in reports:
         if not is_checked(report):
@@ -168,12 +182,37 @@ def page(reports: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def updated(page: str, reports: list[dict]) -> str:
+    """Return the page with the rows of these models as they are now, and their names in a line."""
+    checked = [report for report in reports if is_checked(report)]
+    names = {report["name"] for report in checked}
+    before, broken, after = re.split(
+        r"(?<=\|---\|---\|---\|---\|---\|\n)|(?=\n## Checked)", page, maxsplit=2
+    )
+    rows = [row for row in broken.splitlines() if row.split("|")[1].strip() not in names]
+    rows += breaches(checked)
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+    counts = (
+        f"{len(rows)} violations in {len({row[1] for row in cells})} models; "
+        f"{sum(row[4] == 'FALSE' for row in cells)} of them are false, "
+        f"{sum('not read yet' in row[5] for row in cells)} not read yet."
+    )
+    before = re.sub(r" Verdicts: .*", " " + counts, before)
+    before = re.sub(r"(?s)(are joined here\.).*?\n\n", r"\1", before)
+    told = f" Of {len(names)} models the rows were made anew last: {', '.join(sorted(names))}."
+    before = before.replace("are joined here.", f"are joined here.{told}\n\n")
+    for report in checked:
+        after = re.sub(rf"(?m)^\| {report['name']} \|.*$", lambda _, r=report: taken_for(r), after)
+    return before + "\n".join(sorted(rows)) + "\n" + after
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*", help="files of recipes, or names of models")
     parser.add_argument("--list", action="store_true", help="say what is needed, and stop")
     parser.add_argument("--store", type=Path, default=Path("wild-reports"), help="kept reports")
     parser.add_argument("--write", type=Path, help="write the page to this file")
+    parser.add_argument("--update", type=Path, help="write the rows of these models into this page")
     given = parser.parse_args()
     if given.list:
         print("\n".join(f"{source} {version}" for source, version in PINS.items()))
@@ -181,6 +220,8 @@ def main() -> None:
     reports = survey(recipes(given.words), given.store)
     if given.write:
         given.write.write_text(page(reports))
+    if given.update:
+        given.update.write_text(updated(given.update.read_text(), reports))
     checked = [report for report in reports if is_checked(report)]
     broken = sum(law["verdict"] == "violated" for r in checked for law in r["laws"])
     said = {"benchmark": "wild", "models": len(checked), "recipes": len(reports)}
