@@ -25,6 +25,7 @@ FALSIFIED = {
     "D3": ("largest change of an output when one z moves by 1", 0, 0.1),
     "D4": ("power of H in the map products of one head", -1, -2),
     "D6": ("new products", 10, 19),
+    "D7": ("power of N, windows", 1, 2),
     "D8": ("FLOPs between channels", 268435456, 134217728),
     "D9": ("power of N by sums over keys", 1, 2),
     "D10": ("weights to add, 3 heads of 5 values", 180, 144),

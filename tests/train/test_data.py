@@ -348,6 +348,18 @@ def test_the_classes_of_vectors_lie_in_their_widest_directions(tmp_path):
         assert least <= ((features[2000:] @ fit > 0) == y[2000:]).mean() <= most
 
 
+def test_vectors_of_ten_classes_are_those_of_two(tmp_path):
+    two, ten = (data(tmp_path, "vectors", "autoencoding", samples=2000, classes=c) for c in (2, 10))
+    samples = [(two.train.sample(i), ten.train.sample(i)) for i in range(2000)]
+    assert all(np.array_equal(a["vector"], b["vector"]) for a, b in samples)
+    assert ten.facts.classes == 10
+    assert np.bincount([b["label"] for _, b in samples], minlength=11)[:10].min() > 20
+    with pytest.raises(ConfigError, match=r"data\.classes is how many classes `vectors` have"):
+        data(tmp_path, "copy", classes=3)
+    with pytest.raises(ConfigError, match="classes"):
+        read_config({"data": {"classes": 1}})
+
+
 def test_parallel_lines_are_paired(tmp_path):
     for split in ("train", "val"):
         (tmp_path / f"{split}.de").write_text("ein Hund\neine Katze\n")

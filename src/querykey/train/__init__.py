@@ -9,19 +9,24 @@ A run is a folder: its config, a log of JSON lines, checkpoints, and what it ran
 from querykey.train.command import listing, summary, train_command
 from querykey.train.config import ConfigError, DataConfig, TrainConfig, read_config
 from querykey.train.data.images import load_digits, load_mnist
+from querykey.train.data.source import Data, DataError
 from querykey.train.loop import Progress, Result, Trainer, TrainError
+from querykey.train.parts import load_data
 from querykey.train.report import write_report
 from querykey.train.run import run
 
 __all__ = [
     "ConfigError",
+    "Data",
     "DataConfig",
+    "DataError",
     "Progress",
     "Result",
     "TrainConfig",
     "TrainError",
     "Trainer",
     "listing",
+    "load_data",
     "load_digits",
     "load_mnist",
     "read_config",

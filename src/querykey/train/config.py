@@ -37,12 +37,14 @@ class DataConfig:
     length: int = 64  # tokens of a sample, at most
     documents: bool = False  # of a text: a token sees only its own file, rows hold several
     samples: int = 10000  # how many a generated task has
+    classes: int = 2  # of vectors
     shift: int = 0  # pixels by which training images are moved at most, anew in every epoch
     source: str = "de"  # of parallel text, the ending of its files
     target: str = "en"
 
     def __post_init__(self):
         _check(self, whole, "vocabulary", "length", "samples")
+        _check(self, lambda name, value: whole(name, value, least=2), "classes")
         _check(self, lambda name, value: whole(name, value, least=0), "shift")
 
 

@@ -190,11 +190,15 @@ DATA: dict[str, DataKind] = {
 }
 
 
-def load_data(config: TrainConfig, folder: Path, tokenizer: Tokenizer | None = None) -> Data:
+def load_data(
+    config: TrainConfig, folder: Path | None = None, tokenizer: Tokenizer | None = None
+) -> Data:
     """Return the data that a config names; a ConfigError where its objective needs others.
 
+    Files that are mapped into memory lie in `folder`, by default that of the config's run.
     `tokenizer` is the one that this run has made before; without it one is made from the data.
     """
+    folder = folder or Path(config.folder, "data")
     kind, objective = known("data.name", config.data.name, DATA), objective_kind(config)
     if not set(objective.needs) <= set(kind.has):
         fitting = [name for name, data in DATA.items() if set(objective.needs) <= set(data.has)]
@@ -211,6 +215,11 @@ def load_data(config: TrainConfig, folder: Path, tokenizer: Tokenizer | None = N
     if config.data.shift and "image" not in kind.has:
         raise ConfigError(
             f"data.shift moves images, and the data `{config.data.name}` are none; leave it out"
+        )
+    if config.data.classes != 2 and config.data.name != "vectors":
+        raise ConfigError(
+            f"data.classes is how many classes `vectors` have, and the data `{config.data.name}` "
+            f"are none; leave it out"
         )
     wanted = {*kind.special, *objective.special}
     special = tuple(name for name in SPECIAL if name in wanted)

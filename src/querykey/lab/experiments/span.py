@@ -77,7 +77,7 @@ def order(
     return str(report.order("span", given=given, serial=serial)).split(" where")[0]
 
 
-def steps(report: CostReport, serial: tuple[str, ...] = (), **sizes: int) -> int:
+def steps(report: CostReport, sizes: dict[str, int], serial: tuple[str, ...] = ()) -> int:
     """Return the length of the longest chain at some sizes."""
     return int(report.at(**sizes).span_with(serial))
 
@@ -86,8 +86,8 @@ def measure(depth: Depth) -> Measurement:
     """Derive the orders of both times, and count steps over the number of tokens."""
     depth.tell("formulas")
     softmax, layer = softmax_cost(), layer_cost()
-    doublings = steps(softmax, T=2**20, U=64) - steps(softmax, T=2**10, U=64)
-    heads = [steps(layer, T=64, **SIZES | {"K": count}) for count in (1, 64)]
+    doublings = steps(softmax, {"T": 2**20, "U": 64}) - steps(softmax, {"T": 2**10, "U": 64})
+    heads = [steps(layer, SIZES | {"T": 64, "K": count}) for count in (1, 64)]
     values: dict[str, Any] = {
         "softmax": order(softmax),
         "softmax, inner products serial": order(softmax, ("U",)),
@@ -103,7 +103,7 @@ def measure(depth: Depth) -> Measurement:
     tokens = [2**power for power in range(4, 15)]
     ways = {"sums as trees": (), "inner products serial": FEATURES, "all serial": (*FEATURES, "T")}
     lines = {
-        way: [(count, steps(layer, serial, T=count, **SIZES)) for count in tokens]
+        way: [(count, steps(layer, SIZES | {"T": count}, serial)) for count in tokens]
         for way, serial in ways.items()
     }
     title = "Parallel time of a layer with J = 512, U = I = 64"

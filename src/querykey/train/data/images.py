@@ -128,21 +128,24 @@ def load_vectors(config: DataConfig, seed: int, inputs: int = 100, telling: int 
     """Return document 004's vectors: few directions of high variance, which decide the class.
 
     20 of 100 features have standard deviation 1 and the others .1; a random rotation mixes all. The
-    class is the sign of one direction among the 20.
+    class is the sign of one direction among the 20; of more classes than two each has a direction,
+    and that of the largest product is taken.
     """
     fixed = sample_generator(seed, "vectors")
     rotation = np.linalg.qr(fixed.standard_normal((inputs, inputs)))[0]
     spread = np.where(np.arange(inputs) < telling, 1.0, 0.1)
-    direction = fixed.standard_normal(telling)
+    several = (config.classes,) if config.classes > 2 else ()
+    directions = fixed.standard_normal((telling, *several))
 
     def drawn(split: str) -> Any:
         def draw(index: int) -> dict[str, Any]:
             plain = spread * sample_generator(seed, split, index).standard_normal(inputs)
-            label = int(plain[:telling] @ direction > 0)
+            products = plain[:telling] @ directions
+            label = int(products.argmax() if several else products > 0)
             return {"vector": (plain @ rotation).astype(np.float32), "label": label}
 
         return draw
 
-    facts = Facts(classes=2, features=inputs)
+    facts = Facts(classes=config.classes, features=inputs)
     valid = max(config.samples // 10, 1)
     return Data(Drawn(config.samples, drawn("train")), Drawn(valid, drawn("valid")), facts)
