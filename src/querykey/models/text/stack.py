@@ -21,7 +21,7 @@ from querykey.attention import (
     Window,
     row_numbers,
 )
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.text.config import DecoderConfig, Distances, EncoderConfig
 from querykey.models.text.embedding import check_ids
 from querykey.nn import (
@@ -106,6 +106,11 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Return the positions of new tokens: (tokens,), or (batch, tokens) where rows differ."""
         check_ids(ids)
+        if real is not None and not (isinstance(real, Tensor) and real.layout == torch.strided):
+            kind = "a sparse tensor" if isinstance(real, Tensor) else f"a {type(real).__name__}"
+            raise WrongTypeError(f"real is a dense torch tensor (batch, tokens); got {kind}")
+        if real is not None and real.device != ids.device:
+            raise QuerykeyError(f"real is on {real.device}, and the token ids are on {ids.device}")
         positions = token_positions(ids, None if state is None else state.layers[0], real)
         return positions if documents is None else document_positions(positions, documents)
 
