@@ -84,7 +84,9 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 def share(name: str, value: Any) -> float:
     """Return `value`, or raise the error which says that `name` is from 0 to below 1."""
-    if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= value < 1):
+    if isinstance(value, bool) or not (
+        isinstance(value, Real) and is_number(value) and 0 <= float(value) < 1
+    ):
         raise QuerykeyError(f"{name} is a share, from 0 to below 1; got {value!r}")
     return float(value)
 
