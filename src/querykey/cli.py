@@ -198,7 +198,7 @@ def laws(name: str = "", /) -> int:
 
 @app.command
 def cost(
-    target: str,
+    target: str = "",
     /,
     *field: str,
     input: tuple[str, ...] = (),
@@ -206,6 +206,13 @@ def cost(
     over: str = "",
     attention: str = "flash",
     phase: str = "train",
+    device: str = "",
+    dtype: str = "",
+    versus: str = "",
+    plot: str = "",
+    modules: bool = False,
+    full: bool = False,
+    calibrate: bool = False,
     json: bool = False,
     html: str = "",
 ) -> int:
@@ -231,22 +238,57 @@ def cost(
         How scaled_dot_product_attention is counted: flash (one fused operation) or math.
     phase
         train (forward and backward), prefill (a prompt is read) or decode (one more token).
+    device
+        Also show the least time on h200, h100, a100 or cpu, and what binds it; give all sizes.
+    dtype
+        The precision of weights and floating inputs on that device, such as bfloat16.
+    versus
+        Another target, with its fields in the same word; show both and where they cost the same.
+    plot
+        Draw the FLOPs against a size, seq=128:131072, as SVG; with --html into the page.
+    modules
+        Show the modules at every depth.
+    full
+        Show every value and every column, however wide.
+    calibrate
+        First measure this device, for at most 60 s, so that the time of a pass at given sizes is
+        predicted here; what was measured is kept in the user's cache folder.
     json
         Print one JSON object instead of tables; docs/json.md describes it.
     html
         Write one HTML page to this file instead of printing.
     """
+    if calibrate:
+        with _status("measuring this device, for at most 60 s"):
+            from querykey.costs import calibrated
+
+            sentence = calibrated()
+        if not target:
+            _say(sentence)
+            return 0
     with _status(f"deriving the cost of {target}"), _prints_aside():
-        from querykey.costs import cost_of_target, refuse_page, tables, write_page
+        from querykey.costs import (
+            as_json,
+            cost_of_target,
+            plotted,
+            refuse_page,
+            tables,
+            view_of,
+            write_page,
+        )
 
         refuse_page(html)
         report = cost_of_target(target, field, input, at, attention, phase, over)
+        second, *fields = versus.split() or [""]
+        other = cost_of_target(second, fields, input, at, attention, phase) if second else None
+        view = view_of(report, modules, full, device, dtype, other, calibrate)
+        drawing = plotted(report, other, (target, second), plot) if plot else ""
         # What is derived when it is first asked for runs the model too.
         if html:
-            write_page(report, target, html)
-        shown = report.to_json() if json else tables(report)
-    if json:
-        print(shown)
+            write_page(report, target, html, view, [drawing] if drawing else ())
+        shown = as_json(report, view) if json else tables(report, view)
+    if json or (drawing and not html):
+        print(shown if json else drawing)
     elif not html:
         _print(*shown)
     return 0

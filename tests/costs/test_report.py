@@ -103,6 +103,9 @@ def test_where_two_models_cross():
     square = qk.cost(Scores(), qk.array("n", "t", 6))
     found = narrow.compare(square, "t")
     assert found.crossings == (6,)
+    assert narrow.compare(square) == found  # n is a factor of both
+    with pytest.raises(qk.CostError, match="no size decides which costs more"):
+        narrow.compare(narrow)
     assert "they cost the same at t = 6" in str(found)
     assert "do not cross" in str(
         narrow.compare(qk.cost(nn.Linear(6, 7), qk.array("n", "t", 6)), "t")
@@ -150,7 +153,7 @@ def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
     assert found["params"] == report.params
     assert found["modules"]["1.linear1"]["flops.forward"] == "192*batch*seq"
     assert found["peak_bytes"].startswith("Max(")
-    assert found["bytes_moved"] == "the bytes moved are not computed yet"
+    assert found["bytes_moved"] == "176*batch*seq**2 + 9584*batch*seq + 12704"
     at = json.loads(report.at(batch=3, seq=7).to_json())
     assert at["flops.forward"] == 64 * 3 * 49 + 1792 * 21
     assert at["at"] == {"batch": 3, "seq": 7}
@@ -158,15 +161,16 @@ def test_json_has_formulas_as_text_and_numbers_as_numbers(report):
 
 def test_repeated_layers_share_a_row(report):
     text = str(report)
-    assert "1-2" in text
-    assert "1-2.self_attn" in text
-    assert "64 batch seq^2 + 1792 batch seq" in text
+    assert "  1-2 (2 times)" in text
+    assert "    self_attn (2 times)" in text
+    assert "64 batch seq (seq + 28)" in text
 
 
-def test_what_is_not_computed_yet_says_so(report):
-    assert str(report.bytes_moved) == "the bytes moved are not computed yet"
-    with pytest.raises(qk.CostError, match="`bytes_moved`: the bytes moved are not computed yet"):
-        report.order("bytes_moved")
+def test_what_has_no_formula_says_so(report):
+    assert str(report.state_bytes).startswith("only the phases prefill and decode have a state")
+    with pytest.raises(qk.CostError, match="`state_bytes`: only the phases prefill and decode"):
+        report.order("state_bytes")
+    assert "not computed" not in report.to_json()
 
 
 def small(n):
@@ -299,7 +303,7 @@ def test_the_command_prints_a_table_json_or_a_page(capsys, tmp_path, monkeypatch
     code, out, err = run(capsys, "cost", "encoder", "--at", "batch=8,seq=16")
     assert (code, err) == (0, "")
     assert "FLOPs forward" in out
-    assert "layers.layers.0-1" in out
+    assert "    layers.0-1 (2 times)" in out
     target = small_target(tmp_path)
     code, out, _ = run(capsys, "cost", target, "--input", "ids=tokens(n,t)", "--json")
     assert json.loads(out)["sizes"] == ["n", "t"]

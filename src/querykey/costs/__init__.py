@@ -10,22 +10,38 @@ Two engines check each other: symbolic sizes that go through the model on tensor
 and exact interpolation of counts at concrete sizes.
 """
 
-from querykey.costs.command import cost_of_target, refuse_page, write_page
+from querykey.costs.command import (
+    as_json,
+    calibrated,
+    cost_of_target,
+    plotted,
+    refuse_page,
+    view_of,
+    write_page,
+)
 from querykey.costs.inputs import CostError, array, images, tokens
 from querykey.costs.measure import cost
 from querykey.costs.render import tables, totals
 from querykey.costs.report import CostReport
+from querykey.costs.timing.calibration import Calibration, calibrate, clock_of
 
 __all__ = [
+    "Calibration",
     "CostError",
     "CostReport",
     "array",
+    "as_json",
+    "calibrate",
+    "calibrated",
+    "clock_of",
     "cost",
     "cost_of_target",
     "images",
+    "plotted",
     "refuse_page",
     "tables",
     "tokens",
     "totals",
+    "view_of",
     "write_page",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from querykey.costs.inputs import CostError, Inputs, Named, NoBackwardError, Out
 from querykey.costs.measure import cost
 from querykey.costs.measured_model import refuse_lazy
 from querykey.costs.over import first_values
-from querykey.costs.render import page
-from querykey.costs.report import CostReport
+from querykey.costs.render import View, page
+from querykey.costs.report import CostReport, plain
+from querykey.costs.timing.calibration import Calibration, calibrate, place, read
+from querykey.costs.versus import chart, versus
 from querykey.show import unwritable, write_file
 from querykey.targets import Input, Target, outline, parse_fields, source_of
 
@@ -32,6 +35,8 @@ def cost_of_target(
     `fields` set what its configuration or its factory leaves open, as in `hidden_size=8192`, and
     those that `over` names, separated by commas, stay free.
     """
+    if not name:
+        raise CostError("name a target, as in qk cost hf:gpt2; qk targets lists them")
     sizes = parse_sizes(at)
     if over:
         report = _over_fields(name, fields, inputs, parse_names(over), attention, phase)
@@ -140,9 +145,91 @@ def refuse_page(file: str | Path) -> None:
         raise CostError(f"nothing can be written to `{file}`: {reason}")
 
 
-def write_page(report: CostReport, target: str, file: str | Path) -> None:
+def view_of(
+    report: CostReport,
+    modules: bool = False,
+    full: bool = False,
+    device: str = "",
+    dtype: str = "",
+    other: CostReport | None = None,
+    predict: bool = False,
+) -> View:
+    """Return what is shown of a report beside its formulas: a device's bound, another target.
+
+    With `predict`, or where the device is the one that was measured, its time is predicted too.
+    """
+    if dtype and not device:
+        raise CostError("--dtype is that of a device's bound; name one, as in --device h200")
+    if device and report.symbols:
+        free = ",".join(f"{name}=8" for name in report.symbols)
+        raise CostError(f"--device: a time needs all sizes; put them in, as in --at {free}")
+    time = report.time(device, dtype or None) if device else None
+    found = measured_device(device) if device or predict else None
+    prediction = None
+    if found is not None and not report.symbols and dtype in ("", found.dtype):
+        prediction = report.predict(found)
+    compared = versus(report, other) if other is not None else ()
+    return View(modules, full, time, compared, prediction)
+
+
+def calibrated() -> str:
+    """Measure this device, keep the result, and return a sentence about it."""
+    found = calibrate()
+    return (
+        f"Measured {found.name} ({found.device}, {found.threads} thread(s), {found.dtype}) in "
+        f"{found.seconds:.0f} s: {len(found.operations)} operations. On {len(found.errors) // 2} "
+        f"small models the predicted time was off by {found.error:.0%} in the median. It is kept "
+        f"in {place(found.device)}."
+    )
+
+
+def measured_device(device: str) -> Calibration | None:
+    """Return the calibration of a device named on the command line, or of this machine's."""
+    if device == "cpu":
+        return read("cpu")
+    found = read("cuda")
+    if not device:
+        return found or read("cpu")
+    return found if found is not None and device in found.name.lower() else None
+
+
+def plotted(report: CostReport, other: CostReport | None, names: Sequence[str], text: str) -> str:
+    """Return the SVG of what `--plot seq=128:131072` asks for."""
+    size, _, span = text.partition("=")
+    low, _, high = span.partition(":")
+    if not (low.isdecimal() and high.isdecimal() and 0 < int(low) < int(high)):
+        raise CostError(f"`{text}` is no range of a size; write --plot seq=128:131072")
+    if max(len(low), len(high)) > DIGITS:
+        raise CostError(f"--plot: write sizes of at most {DIGITS} digits")
+    reports = [report, *([other] if other is not None else [])]
+    return chart([*zip(names, reports, strict=False)], size.strip(), int(low), int(high))
+
+
+def as_json(report: CostReport, view: View) -> str:
+    """Return the report as JSON, with the bound of a device and the comparison where asked for."""
+    values = report.to_dict()
+    values["time"] = view.time.to_dict() if view.time is not None else None
+    prediction = view.prediction
+    values["predicted"] = vars(prediction) if prediction is not None else None
+    values["versus"] = [
+        {
+            "of": row.of, "first": plain(row.first), "second": plain(row.second),
+            "equal": {c.size: [str(root) for root in c.crossings] for c in row.comparisons},
+        }
+        for row in view.compared
+    ]  # fmt: skip
+    return json.dumps(values, indent=1)
+
+
+def write_page(
+    report: CostReport,
+    target: str,
+    file: str | Path,
+    view: View | None = None,
+    figures: Sequence[str] = (),
+) -> None:
     """Write the report as one HTML page."""
-    write_file(file, page(report, target))
+    write_file(file, page(report, target, view, figures))
 
 
 def _named(argument: Input) -> Named:

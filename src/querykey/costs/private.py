@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -80,6 +81,25 @@ def running_node() -> int | None:
 def version_of(tensor: torch.Tensor) -> int:
     """Return the number of times that a tensor was changed in place."""
     return tensor._version
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of an operation: whether it is written, and whether only to take the result."""
+
+    name: str
+    written: bool
+    out: bool
+
+
+@cache
+def schema_of(func: Any) -> tuple[Argument, ...]:
+    """Return the arguments of an operation in their order."""
+    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
+    return tuple(
+        Argument(a.name, bool(a.alias_info and a.alias_info.is_write), bool(a.is_out))
+        for a in arguments
+    )
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,9 +11,9 @@ import sympy
 import torch
 
 from querykey.costs.counting.passes import PassOptions
-from querykey.costs.devices import memory_of
+from querykey.costs.devices import device_of, memory_of
 from querykey.costs.formulas.bottleneck import Share, shares
-from querykey.costs.formulas.comparison import CostComparison, crossings
+from querykey.costs.formulas.comparison import CostComparison, crossings, deciding_size
 from querykey.costs.formulas.formula_set import FormulaSet, RefusedError, listed
 from querykey.costs.formulas.order import Order, order_of
 from querykey.costs.formulas.validity import written
@@ -25,6 +25,10 @@ from querykey.costs.memory.training import TrainingBytes, sharded, training_part
 from querykey.costs.render import as_text
 from querykey.costs.span import Span
 from querykey.costs.sums import Sum, add_sum, expression
+from querykey.costs.timing.bytes_moved import BytesMoved
+from querykey.costs.timing.calibration import Calibration, read
+from querykey.costs.timing.prediction import Prediction
+from querykey.costs.timing.roofline import Roofline, roofline
 from querykey.costs.values import (
     PER_MODULE,
     VALUES,
@@ -46,6 +50,7 @@ class CostReport(CostValues):
     below: CostReport | None = None  # the report of smaller sizes, where this one does not hold
     memory: PeakMemory | None = field(default=None, compare=False, repr=False)
     depth: Span | None = field(default=None, compare=False, repr=False)
+    traffic: BytesMoved | None = field(default=None, compare=False, repr=False)
     state: Any = None  # the bytes that generation hands on, in its phases
 
     @property
@@ -118,7 +123,10 @@ class CostReport(CostValues):
                 f"{listed(sizes)} is outside the range of this formula ({written(broken[0])})"
             )
         put = _Substitution({self.symbols[n]: sympy.Integer(size) for n, size in sizes.items()})
-        modules = {path: put.into(module) for path, module in self.modules.items()}
+        modules = {
+            path: replace(put.into(module), moved=_moved(self.traffic, path, all_sizes))
+            for path, module in self.modules.items()
+        }
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
         state = None if self.state is None else put.value(self.state)
         return replace(self, modules=modules, symbols=left, sizes=all_sizes, state=state)
@@ -142,13 +150,17 @@ class CostReport(CostValues):
         return order_of(value, list(self.symbols), given)
 
     def compare(
-        self, other: CostReport, size: str, of: str = "flops.forward", **sizes: int
+        self, other: CostReport, size: str = "", of: str = "flops.forward", **sizes: int
     ) -> CostComparison:
-        """Return where two models cost the same as one size grows, and both formulas hold."""
+        """Return where two models cost the same as one size grows, and both formulas hold.
+
+        Without a size it is solved for the only one on which their order depends.
+        """
         first, second = (
             report.at(**{name: s for name, s in sizes.items() if name in report.symbols})
             for report in (self, other)
         )
+        size = size or deciding_size(first[of], second[of], of)
         if size not in {**first.symbols, **second.symbols}:
             self._checked({size: 1})
         comparison = crossings(first[of], second[of], size, of)
@@ -214,6 +226,38 @@ class CostReport(CostValues):
 
         return largest_that(fits, self.valid, size)
 
+    def time(
+        self, device: str = "h200", dtype: torch.dtype | str | None = None, **sizes: int
+    ) -> Roofline:
+        """Return the least time of a pass on a device, what binds it, in total and by module.
+
+        `dtype` puts weights and floating inputs into another precision. No two operations are
+        fused, and starting them costs nothing.
+        """
+        traffic, at = self._traffic_at(sizes)
+        calls = traffic.calls_at(at, dtype_of(dtype))
+        return roofline(calls, device_of(device), traffic.options.formulas, traffic.measured.fold)
+
+    def predict(self, calibration: Calibration | None = None, **sizes: int) -> Prediction:
+        """Return the time of a forward pass and of a training step on the device measured.
+
+        Without a calibration, that which `qk cost --calibrate` wrote for this machine is read.
+        """
+        traffic, at = self._traffic_at(sizes)
+        found = calibration or read("cuda") or read("cpu")
+        if found is None:
+            raise CostError("this machine is not measured yet; measure it: qk cost --calibrate")
+        return found.predict(traffic, at)
+
+    def _traffic_at(self, sizes: Mapping[str, int]) -> tuple[BytesMoved, dict[str, int]]:
+        """Return what the operations move, and all sizes."""
+        report = self.at(**sizes) if sizes else self
+        if report.symbols:
+            raise CostError(f"put all sizes in: {', '.join(report.symbols)} is free")
+        if report.traffic is None:
+            raise CostError("the bytes moved are not known here")
+        return report.traffic, report.sizes
+
     def bottleneck(
         self, growing: str | None = None, of: str = "flops.forward", **sizes: int
     ) -> tuple[Share, ...]:
@@ -231,9 +275,9 @@ class CostReport(CostValues):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, numbers as numbers and formulas as text (docs/json.md)."""
-        values = {name: _plain(self[name]) for name in VALUES}
+        values = {name: plain(self[name]) for name in VALUES}
         modules = {
-            path: {"kind": m.kind, **{n: _plain(value_of(m, n)) for n in PER_MODULE}}
+            path: {"kind": m.kind, **{n: plain(value_of(m, n)) for n in PER_MODULE}}
             for path, m in self.modules.items()
         }
         return {
@@ -241,6 +285,7 @@ class CostReport(CostValues):
             **values, "valid": str(self.valid), "unknown": self.unknown, "notes": self.notes,
             "engine": self.engine, "settings": self.settings, "modules": modules,
             "below": self.below and self.below.to_dict(),
+            "time": None, "predicted": None, "versus": [],
         }  # fmt: skip
 
     def to_json(self) -> str:
@@ -270,8 +315,12 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
         for outer in _with_parents(path):
             add_sum(totals.setdefault(outer, {}).setdefault(metric, {}), total)
     params = {path: expression(total) for path, total in formulas.params.items()}
+    traffic = BytesMoved(measured, options)
     modules = {
-        path: _module_cost(total, params.get(path, sympy.S.Zero), kinds.get(path, ""))
+        path: replace(
+            _module_cost(total, params.get(path, sympy.S.Zero), kinds.get(path, "")),
+            moved=_moved(traffic, path, {}),
+        )
         for path, total in totals.items()
     }
     loss = "sum of the first floating output" if options.loss is None else "given"
@@ -290,6 +339,7 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
         below=formulas.below and make_report(measured, formulas.below, options),
         memory=PeakMemory(measured, replace(options, graph=options.backward)),
         depth=Span(measured, options),
+        traffic=traffic,
         state=expression(totals[""].get("state", {})) if options.phase != "train" else None,
     )  # fmt: skip
 
@@ -307,6 +357,20 @@ def _module_cost(total: Mapping[str, Sum], params: Any, kind: str) -> ModuleCost
         recomputed=values.get("recomputed", zero),
     )
     return ModuleCost(flops, params, values.get("saved", zero), kind)
+
+
+def _moved(traffic: BytesMoved | None, path: str, sizes: Mapping[str, int]) -> Callable[[], Any]:
+    """Return a function that returns the bytes one module moves at some sizes, if any."""
+
+    def value() -> Any:
+        if traffic is None:
+            return NotComputed("the bytes moved are not known here")
+        try:
+            return traffic.value(path, sizes)
+        except CostError as error:
+            return NotComputed(str(error))
+
+    return value
 
 
 def _with_parents(path: str) -> list[str]:
@@ -336,5 +400,6 @@ class _Substitution:
         return self.values[formula]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value for JSON: a whole number, or a formula or a reason as text."""
     return int(value) if isinstance(value, int | sympy.Integer) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,15 +36,21 @@ class ModuleCost:
     params: Any
     saved_bytes: Any
     kind: str = ""  # the name of its class
+    moved: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def bytes_moved(self) -> Any:
+        """Return the bytes that its operations read and write, no two of them fused."""
+        return self.moved() if self.moved else NotComputed("the bytes moved are not known here")
 
 
-# The names of the values, in the order in which they are shown; modules have the first eight.
+# The names of the values, in the order in which they are shown; modules have the first nine.
 VALUES = (
     "flops.forward", "flops.backward", "flops.pointwise", "flops.pointwise_backward",
-    "flops.visible", "flops.recomputed", "params", "saved_bytes", "peak_bytes", "inference_bytes",
-    "span", "bytes_moved", "state_bytes",
+    "flops.visible", "flops.recomputed", "params", "saved_bytes", "bytes_moved", "peak_bytes",
+    "inference_bytes", "span", "state_bytes",
 )  # fmt: skip
-PER_MODULE = VALUES[:8]
+PER_MODULE = VALUES[:9]
 
 
 def value_of(owner: Any, name: str) -> Any:
@@ -83,7 +90,10 @@ class CostValues:
         """Return the parallel depth of the forward pass."""
         return NotComputed("the parallel depth is not known here")
 
-    bytes_moved = NotComputed("the bytes moved are not computed yet")
+    @property
+    def bytes_moved(self) -> Any:
+        """Return the bytes that all operations read and write, no two of them fused."""
+        return self.modules[""].bytes_moved
 
     @property
     def state_bytes(self) -> Any:

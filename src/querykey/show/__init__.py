@@ -4,7 +4,7 @@ from querykey.show.cells import cell_chart
 from querykey.show.figure import Series, line_chart
 from querykey.show.file import WriteError, replacing, unwritable, write_file
 from querykey.show.folding import fold_numbered, group_name
-from querykey.show.page import code, figure, grid, heading, page, text
+from querykey.show.page import Formula, code, figure, grid, heading, page, text
 from querykey.show.table import (
     console,
     number,
@@ -15,6 +15,7 @@ from querykey.show.table import (
 )
 
 __all__ = [
+    "Formula",
     "Series",
     "WriteError",
     "cell_chart",

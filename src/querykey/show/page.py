@@ -20,6 +20,10 @@ svg { max-width: 100%; height: auto; }
 """
 
 
+class Formula(str):
+    """HTML of a formula, which stands in a table as it is."""
+
+
 def page(title: str, *sections: str) -> str:
     """Return one page of sections made by `heading`, `text`, `code`, `grid` and `figure`."""
     return (
@@ -60,4 +64,4 @@ def figure(svg: str, caption: str) -> str:
 def _cell(cell: Any) -> str:
     if isinstance(cell, int | float) and not isinstance(cell, bool):
         return f'<td class="number">{escape(number(cell))}</td>'
-    return f"<td>{escape(str(cell))}</td>"
+    return f"<td>{cell if isinstance(cell, Formula) else escape(str(cell))}</td>"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -37,6 +38,9 @@ class _AttentionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            with _attention_within(self):
+                return func(*args, **kwargs)
         if func is not scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -49,6 +53,25 @@ class _AttentionMode(TorchFunctionMode):
         if self.kind == "math":
             return func(*args, **kwargs)
         return _Fused.apply(self.trace, mask, q, k, v)
+
+
+@contextmanager
+def _attention_within(mode: _AttentionMode) -> Iterator[None]:
+    """Let the mode see the attention that torch's own multi-head attention calls.
+
+    A function that was handed to a mode runs without it.
+    """
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return scaled_dot_product_attention(*args, **kwargs)
+
+    before = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = before
 
 
 def _aligned(tensors: list[Any], mask: Any, grouped: bool) -> list[Any]:
@@ -73,15 +96,21 @@ class _Fused(torch.autograd.Function):
         ctx.trace = trace
         ctx.mask_gradient = mask is not None and mask.requires_grad
         ctx.save_for_backward(q, k, v, out, log_sums, *([] if mask is None else [mask]))
-        trace.record(fused(q, k, v))
+        trace.record(fused(q, k, v), _given(q, k, v, mask), (out, log_sums))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         q, k, v = ctx.saved_tensors[:3]
-        ctx.trace.record(fused(q, k, v, FUSED_BACKWARD))
         mask = torch.empty_like(ctx.saved_tensors[5]) if ctx.mask_gradient else None
-        return None, mask, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        made = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        read = *gradients, *ctx.saved_tensors
+        ctx.trace.record(fused(q, k, v, FUSED_BACKWARD), read, _given(*made, mask))
+        return None, mask, *made
+
+
+def _given(*tensors: torch.Tensor | None) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str = FUSED) -> Operation:

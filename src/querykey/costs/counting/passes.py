@@ -21,6 +21,7 @@ from querykey.costs.counting.phases import cache_in, read_prompt, read_token, te
 from querykey.costs.counting.restoring import restored
 from querykey.costs.counting.tensors import TensorMaker
 from querykey.costs.counting.trace import BACKWARD, Trace
+from querykey.costs.counting.traffic import Traffic
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.memory.timeline import Timeline
 from querykey.costs.private import size_of
@@ -63,17 +64,18 @@ def run_pass(
     setting: PassSetting,
     timeline: Timeline | None = None,
     depths: Depths | None = None,
+    traffic: Traffic | None = None,
 ) -> Trace:
     """Run the model forward, and backward where the options say so, and return the trace.
 
-    With a timeline, the pass is watched for what it takes and gives back of memory instead, and
-    with depths for how long its chains of operations are.
+    With a timeline, the pass is watched for what it takes and gives back of memory instead, with
+    depths for how long its chains of operations are, and with traffic also for the bytes it moves.
     """
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     dtype = options.dtype or own
     valueless = not isinstance(setting.mode, nullcontext)
     trace = Trace(model, frozenset(options.formulas), valueless, setting.data_dependent)
-    trace.timeline, trace.depths = timeline, depths
+    trace.timeline, trace.depths, trace.traffic = timeline, depths, traffic
     make = TensorMaker(setting.mode, setting.device, setting.sizes, dtype)
     weights = {n: make.weight(p, options.dtype) for n, p in model.named_parameters()}
     buffers = {n: make.weight(b, options.dtype, copy=True) for n, b in model.named_buffers()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from querykey.costs.counting.data_dependent import DATA_DEPENDENT, DataDependent
 from querykey.costs.counting.depths import Depths
 from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Operation, Shape
 from querykey.costs.counting.positions import Positions
+from querykey.costs.counting.traffic import Traffic
 from querykey.costs.memory.timeline import Timeline
 from querykey.costs.private import (
     OpOverload,
@@ -63,6 +64,7 @@ class Trace(TorchDispatchMode):
         self.counting = True
         self.timeline: Timeline | None = None  # watched instead of costs, where there is one
         self.depths: Depths | None = None  # the same for chains of operations
+        self.traffic: Traffic | None = None  # watched beside the costs, where there is one
         self._formulas = formulas
         self._stack: list[str] = []
         self._starts: list[int] = []  # the sequence number at which a module began to run
@@ -117,11 +119,20 @@ class Trace(TorchDispatchMode):
         for (operation, of), times in list(self.causal.items()):
             self.causal.update({(operation, to): times for to in targets(of)})
         self.saved += [(to, size) for of, size in self.saved for to in targets(of)]
+        if self.traffic is not None:
+            self.traffic.copy_module(targets)
 
-    def record(self, operation: Operation) -> None:
-        """Count an operation that is not one of torch's own."""
+    def record(
+        self,
+        operation: Operation,
+        read: Iterable[torch.Tensor] = (),
+        written: Iterable[torch.Tensor] = (),
+    ) -> None:
+        """Count an operation that is not one of torch's own, with what it reads and writes."""
         if self.counting:
             self.operations[operation, self.module, self.phase] += 1
+            if self.traffic is not None:
+                self.traffic.record(operation, read, written, (self.module, self.phase))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Shapes and devices are read very often below; no mode above this one needs to see it.
@@ -130,13 +141,15 @@ class Trace(TorchDispatchMode):
             if entry is None:
                 name = str(_packet(func))
                 entry = self._kinds[func] = name, self._kind_of(name, func)
-            decomposed = self.depths is not None and entry[1] == "unknown"
+            decomposed = entry[1] == "unknown"
             if self.timeline is not None:
                 return self._follow(self.timeline, *entry, func, args, kwargs or {})
             out = self._dispatch(*entry, func, args, kwargs or {})
             if self.depths is not None and not decomposed:
                 operation = describe(entry[0], args, kwargs or {}, out, entry[1])
                 self.depths.follow(operation, (args, kwargs or {}), out)
+            elif self.traffic is not None and not decomposed:
+                self._move(*entry, func, args, kwargs or {}, out)
             elif self.valueless and self.depths is None:
                 self._positions.follow(entry[0], args, out)
             return out
@@ -172,12 +185,16 @@ class Trace(TorchDispatchMode):
         if self.data_dependent is not None:
             self.data_dependent.follow(name, args, out)
         if self.counting:
-            operation = describe(name, args, kwargs, out, kind)
-            if kind == "registered":
-                flops = flop_registry[_packet(func)](*args, **kwargs, out_val=out)
-                operation = replace(operation, flops=size_of(flops))
+            operation = _operation(name, kind, func, args, kwargs, out)
             self.operations[operation, self.module, self.phase] += 1
         return out
+
+    def _move(self, name: str, kind: str, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Tell what an operation reads and writes to the traffic that is watched."""
+        if self.traffic is not None and self.counting:
+            operation = _operation(name, kind, func, args, kwargs, out)
+            where = self.module, self.phase
+            self.traffic.follow(operation, func, args, kwargs, out, where)
 
     def _kind_of(self, name: str, func: Any) -> str:
         if name == "aten.constant_pad_nd":
@@ -205,6 +222,7 @@ class Trace(TorchDispatchMode):
         out = func(*args, **kwargs)
         if self.depths is not None:
             self.depths.unknown[name] = None
+        self._move(name, "unknown", func, args, kwargs, out)
         if self.counting and describe(name, args, kwargs, out, "").floating:
             self.unknown[name, self.module] += 1
         return out
@@ -287,6 +305,15 @@ def _reduce(value: Any, floating: list[bool]) -> Any:
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     return str(value) if isinstance(value, torch.dtype) else type(value).__name__
+
+
+def _operation(name: str, kind: str, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+    """Return a call reduced to shapes, with the FLOPs of torch's registry where that has them."""
+    operation = describe(name, args, kwargs, out, kind)
+    if kind == "registered":
+        flops = flop_registry[_packet(func)](*args, **kwargs, out_val=out)
+        operation = replace(operation, flops=size_of(flops))
+    return operation
 
 
 def _packet(func: Any) -> Any:

@@ -46,6 +46,21 @@ def crossings(first: Any, second: Any, size: str, of: str) -> CostComparison:
     return CostComparison(of, size, difference, tuple(shown))
 
 
+def deciding_size(first: Any, second: Any, of: str) -> str:
+    """Return the size that decides which cost is larger; a factor of the difference does not."""
+    if isinstance(first, str) or isinstance(second, str):
+        raise CostError(f"`{of}`: {first if isinstance(first, str) else second}")
+    difference = sympy.factor_terms(sympy.expand(sympy.sympify(first) - second))
+    factors = [factor for factor in sympy.Mul.make_args(difference) if factor.is_Add]
+    names = sorted({str(symbol) for factor in factors for symbol in factor.free_symbols})
+    if len(names) != 1:
+        listed = ", ".join(names) or "no size"
+        raise CostError(
+            f"`{of}`: {listed} decides which costs more; name one, compare(other, size)"
+        )
+    return names[0]
+
+
 def _positive_roots(difference: sympy.Expr, size: sympy.Symbol, of: str) -> list[Any]:
     """Return the roots: numbers where no other size is left, else expressions in the others."""
     coefficients = sympy.Poly(difference, size).all_coeffs()

@@ -1,0 +1,1 @@
+"""How long a pass takes: bytes moved, the roofline of a device, predictions from measuring."""
