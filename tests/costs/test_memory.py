@@ -1,12 +1,14 @@
 """The peak of memory, beside what torch's own profiler sees the CPU's allocator hand out."""
 
 import gc
+from functools import partial
 
 import pytest
 import sympy
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
 from querykey.costs.inputs import Inputs
@@ -102,6 +104,21 @@ def test_the_peak_is_that_of_the_cpu_allocator(name, train):
     assert ours.bytes == pytest.approx(theirs, rel=0.01)
     assert sum(row.bytes for row in ours.alive) == ours.bytes
     assert report.at(**sizes).peak_bytes == ours.bytes
+
+
+@pytest.mark.parametrize("name", ["blocks", "encoder layers"])
+def test_the_peak_with_checkpointing_is_that_of_the_cpu_allocator(name):
+    """Without the state of the random numbers, 5056 bytes that torch keeps for every layer."""
+    make, inputs, sizes = CASES[name]
+    model = make()
+    report = qk.cost(model, inputs, attention="math").at(**sizes)
+    plain, ours = report.peak_bytes, report.training_bytes("sgd", checkpointing=True).total
+    for layer in model.layers if name == "encoder layers" else model:
+        layer.forward = partial(
+            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
+        )
+    assert ours == pytest.approx(measured_peak(model, inputs, sizes, True), rel=0.01)
+    assert ours < 0.7 * plain
 
 
 @pytest.mark.parametrize("layers", [3, 6])
