@@ -30,6 +30,11 @@ CLAIMS = (
     Claim("B1", "Var[s] / d = {value}", 1, of="Var[s] / d", within=Near(0.05)),
     Claim("B1", "divided by sqrt(d), scores have variance {value} at every d", 1,
           of="variance of scores divided by sqrt(d)", within=Near(0.05)),
+    Claim("B1", "s_i is the sum over j of q_i k_ij, as printed: it differs from q.k_i by {value}, "
+          "over its standard deviation", 0, of="printed sum less q.k_i, root mean square",
+          within=Equal(0.01),
+          right="q_j is meant. As printed, one entry of q multiplies a whole key; mean and "
+          "variance are the same, the score is another."),
     Claim("B2", "softmax's Jacobian is diag(a) - a a^T, to {value}", 0,
           of="Jacobian less diag(a) - a a^T", within=Equal(1e-12)),
     Claim("B2", "its Frobenius norm is below n * eps where a_max > 1 - eps: their ratio is at most "
@@ -198,20 +203,32 @@ def sensitivity() -> tuple[dict[str, Measured], Grid]:
     return values, grid
 
 
-def shifted(seed: int, draws: int) -> tuple[float, float]:
-    """Return E[q.k] and Var[q.k] over what document 004 says, for a random mu, sigma and d."""
+def as_printed(seed: int, d: int = 64) -> float:
+    """Return how far document 001's sum of q_i k_ij is from q.k_i, in standard deviations."""
+    rng = np.random.default_rng(seed)
+    q, k = rng.standard_normal((5000, d)), rng.standard_normal((5000, KEYS, d))
+    printed = q[:, :KEYS] * k.sum(-1)
+    return float(np.sqrt(np.square(printed - np.einsum("rd,rkd->rk", q, k)).mean() / d))
+
+
+def shifted(seed: int, draws: int) -> tuple[float, float, float]:
+    """Return E[q.k] and Var[q.k] over what document 004 says, and the Var it says.
+
+    It is for a random mu, sigma and d.
+    """
     rng = np.random.default_rng(seed)
     d, sigma = int(rng.integers(3, 40)), float(rng.uniform(0.5, 2))
     mu = rng.normal(0, 2, d)
     q, k = mu + sigma * rng.standard_normal((2, draws, d))
     dots = (q * k).sum(-1)
     square = float(mu @ mu)
-    return dots.mean() / square, dots.var() / (2 * sigma**2 * square + d * sigma**4)
+    says = 2 * sigma**2 * square + d * sigma**4
+    return dots.mean() / square, dots.var() / says, says
 
 
 def measure(depth: Depth) -> Measurement:
     """Draw queries and keys of every size, and look at their scores and at softmax of these."""
-    sizes, draws = depth.pick(quick=(SIZES[:-1], 500), full=(SIZES, 10_000))
+    sizes, draws = depth.pick(quick=(SIZES[:-1], 500), full=(SIZES, 4_000))
     samples = [scores_by_size(seed, sizes, draws) for seed in depth.seeds(quick=6, full=21)]
     moments = [shifted(seed, depth.pick(quick=40_000, full=400_000)) for seed in range(10)]
     values, norms = jacobians(samples)
@@ -221,16 +238,25 @@ def measure(depth: Depth) -> Measurement:
         "divided by sqrt(d)": [(d, np.mean([s[d].var() / d for s in samples])) for d in sizes],
     }
     values |= variances(samples) | derived
-    values["E[q.k] / ||mu||^2"] = sampled(mean for mean, _ in moments)
-    values["Var[q.k] / (2 sigma^2 ||mu||^2 + d sigma^4)"] = sampled(var for _, var in moments)
+    values["E[q.k] / ||mu||^2"] = sampled(mean for mean, _, _ in moments)
+    values["Var[q.k] / (2 sigma^2 ||mu||^2 + d sigma^4)"] = sampled(var for _, var, _ in moments)
+    values["printed sum less q.k_i, root mean square"] = sampled(map(as_printed, range(10)))
+    ends = [min(says for *_, says in moments), max(says for *_, says in moments)]
+    shifted_variance = {
+        "2 sigma^2 |mu|^2 + d sigma^4": [(end, end) for end in ends],
+        "measured": [(says, share * says) for _, share, says in moments],
+    }
     return Measurement(
         values,
         {
             "variance": Chart("Variance of q.k", "d", "variance", _plain(variance), True),
+            "shifted": Chart("Variance of q.k with means mu: ten choices of d, mu and sigma",
+                             "variance by the formula", "variance", _plain(shifted_variance), True,
+                             ("measured",)),
             "jacobian": norms,
             "derivatives": grid,
         },
-    )
+    )  # fmt: skip
 
 
 def _plain(lines: dict[str, list]) -> dict[str, list[tuple[float, float]]]:
