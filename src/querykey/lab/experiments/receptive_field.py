@@ -90,6 +90,34 @@ def apart(heads: int, tokens: int) -> list:
     return [layer(level) for level in range(LAYERS)]
 
 
+def sizes_by_layer(seeds: list[int]) -> dict[str, list[tuple[float, float]]]:
+    """Return how many positions a node sees after each layer, for every number of heads."""
+    lines = {}
+    for heads in HEADS:
+        layers = range(1, LAYERS + 1)
+        most = [seen_through(apart(heads, TOKENS)[:n], TOKENS, 1).sum(-1).max() for n in layers]
+        lines[f"k = {heads}, heads apart"] = [*zip(layers, map(float, most), strict=True)]
+    for heads in HEADS[:2]:
+        mean = [
+            np.mean([
+                float(seen_through(random_layers(heads, seed)[:n], TOKENS, WIDTH).sum(-1)
+                      .double().mean())
+                for seed in seeds
+            ])
+            for n in range(1, LAYERS + 1)
+        ]  # fmt: skip
+        lines[f"k = {heads}, random weights"] = [(n + 1, float(m)) for n, m in enumerate(mean)]
+    return lines
+
+
+def growing(lines: dict[str, list[tuple[float, float]]]) -> Chart:
+    """Return the chart of them beside (k+1)^n, which cannot pass the number of tokens."""
+    powers = [(n, min((k + 1) ** n, TOKENS)) for k in HEADS for n in range(1, LAYERS + 1)]
+    name = f"(k+1)^n, {TOKENS} at most"
+    return Chart("Positions that a node sees through layers of k heads", "layers n", "positions",
+                 {**lines, name: powers}, True, (name,))  # fmt: skip
+
+
 def beside_the_largest(seed: int, d: int, scale: float, queries: int) -> float:
     """Return the mean weight that a query gives to all keys but its best."""
     rng = np.random.default_rng([seed, d])
@@ -113,11 +141,12 @@ def measure(depth: Depth) -> Measurement:
     for heads in HEADS[:2]:
         counts = seen_through(apart(heads, TOKENS), TOKENS, 1).sum(-1)
         values[f"positions seen, {heads} heads, all apart"] = exact(int(counts.max()))
+    growth = growing(sizes_by_layer(seeds[:2]))
     few = seen_through(apart(2, SHORT), SHORT, 1).sum(-1)
     values[f"positions seen of {SHORT}, 2 heads, all apart"] = exact(int(few.max()))
     lines = {}
     for name, power in (("unscaled", 0.0), ("scaled", -0.5)):
-        queries = depth.pick(quick=300, full=3000)
+        queries = depth.pick(quick=300, full=1000)
         shares = {
             d: [beside_the_largest(seed, d, d**power, queries) for seed in seeds] for d in SIZES
         }
@@ -126,6 +155,7 @@ def measure(depth: Depth) -> Measurement:
     return Measurement(
         values,
         {
+            "growth": growth,
             "seen": Grid("Inputs (across) that each output (down) sees: 2 heads, random weights",
                          seen[2][0].double().tolist()),
             "argmax": Chart("Softmax beside argmax, 32 keys", "d", "weight beside the best",
