@@ -110,7 +110,8 @@ def _contract(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         return  # its labels are something else
     evidence = Evidence(module=guilty_part(model, ""))
     explicit = "num_items_in_batch" in runner.copies.parameters
-    advice = not (explicit or is_pretrained(model))  # a plain model may never meet such a trainer
+    library = is_pretrained(model) and type(model).__module__.startswith("transformers.")
+    advice = not (explicit or library)  # somebody's own model may never meet such a trainer
     size = abs(whole) or 1.0
     note = (
         f"its loss does not divide by num_items_in_batch, which a trainer that accumulates tells "
