@@ -126,8 +126,12 @@ def check(
     sarif: Path | None = None,
     baseline: Path | None = None,
     store: Path | None = None,
+    training: str | None = None,
+    resume: str | None = None,
 ) -> int:
     """Try the laws of attention models on each TARGET, and name the module that breaks one.
+
+    With --training, a function that trains a few steps is watched in place of a TARGET.
 
     Exit code 0: no law is broken, or none that the baseline does not know; 1: a law is broken; 2: a
     bad call, or nothing could be built; 3: some target failed to run.
@@ -166,7 +170,16 @@ def check(
         What an earlier `--json` printed: a law that was broken then does not fail.
     store
         Keep every finished report in this file, and go on from there next time.
+    training
+        Watch this function, file.py:run, which trains a few steps: `qk laws training` has its laws.
+    resume
+        A function, file.py:resume, that does what --training does, and stops, saves and loads.
     """
+    if training is not None or resume is not None:
+        return _check_training(
+            (*targets, *(law or ()), *input, kind, store), training, resume,
+            (json, html, junit, sarif, repro, traceback), baseline,
+        )  # fmt: skip
     if not targets:
         return _refuse("name at least one TARGET; `qk targets` lists the ways to name one")
     if not timeout > 0:
@@ -176,6 +189,25 @@ def check(
     question = asked(law, kind, input, seed, like)
     outputs = Outputs(json, html, junit, sarif, repro, traceback)
     return run_command(targets, question, outputs, baseline, store, Limits(seconds=timeout))
+
+
+def _check_training(
+    others: Sequence[object],
+    training: str | None,
+    resume: str | None,
+    outputs: tuple[bool, Path | None, Path | None, Path | None, Path | None, bool],
+    baseline: Path | None,
+) -> int:
+    """Watch a function that trains; what is said of models has no place beside it."""
+    if training is None:
+        return _refuse("--resume goes with --training, which names the function without a stop")
+    if any(other is not None for other in others):
+        return _refuse(
+            "--training is watched by itself; leave out TARGET, --law, --kind, --input and --store"
+        )
+    from querykey.laws import Outputs, run_training_command
+
+    return run_training_command(training, resume, Outputs(*outputs), baseline, _prints_aside())
 
 
 @app.command
@@ -343,7 +375,9 @@ def generate(
 
 
 @app.command
-def train(config: str | None = None, /, *, list: bool = False, **fields: str) -> int:
+def train(
+    config: str | None = None, /, *, list: bool = False, check: bool = False, **fields: str
+) -> int:
     """Train a model; the same command goes on where a run was stopped.
 
     Under torchrun (`torchrun --nproc-per-node 2 --no-python qk train ...`) ranks train together.
@@ -354,14 +388,21 @@ def train(config: str | None = None, /, *, list: bool = False, **fields: str) ->
         A TOML file, or the name of a recipe; none: the defaults.
     list
         Show the recipes, and every name and flag.
+    check
+        Only watch the first steps, by the laws of training (`qk laws training`), and report. Exit
+        code 0: no law is broken; 1: a law is broken; 3: the run failed.
     fields
         Any field of the configuration, as `--steps 500` or `--optimizer-rate 1e-3`.
     """
     with _status("loading"):
-        from querykey.train import listing, summary, train_command
+        from querykey.train import check_command, listing, summary, train_command
     if list:
         _print(*listing())
         return 0
+    if check:
+        report = check_command(config, fields)
+        _print(*report.paragraphs())
+        return 1 if report.violations else 3 if report.failed else 0
     result = train_command(config, fields)
     _say(summary(result))
     return 0

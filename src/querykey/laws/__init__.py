@@ -23,6 +23,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.running.command import BadCallError, Outputs, asked, run_command
 from querykey.laws.running.demonstration import LEAK, leaky_model
 from querykey.laws.running.listing import described, markdown_table, terminal_table
+from querykey.laws.running.training import run_training_command
 from querykey.laws.running.workers import Limits, check_all, stream
 from querykey.laws.subject import Subject
 from querykey.laws.training.check_training import check_training
@@ -75,6 +76,7 @@ __all__ = [
     "randomised",
     "rows",
     "run_command",
+    "run_training_command",
     "stream",
     "terminal_table",
 ]

@@ -88,8 +88,13 @@ def clipping() -> list[tuple[Any, str]]:
     """
     from torch.nn.utils import clip_grad
 
-    names = [n for n in ("_clip_grads_with_norm_", "clip_grad_value_") if hasattr(clip_grad, n)]
-    return [(clip_grad, name) for name in names]
+    places = [
+        (clip_grad, "_clip_grads_with_norm_"),
+        (clip_grad, "clip_grad_value_"),
+        (nn.utils, "clip_grads_with_norm_"),
+        (nn.utils, "clip_grad_value_"),
+    ]
+    return [(owner, name) for owner, name in places if hasattr(owner, name)]
 
 
 def schedulers_in(scheduler: Any) -> list[Any]:

@@ -6,7 +6,7 @@
 A run is a folder: its config, a log of JSON lines, checkpoints, and what it ran on.
 """
 
-from querykey.train.command import listing, summary, train_command
+from querykey.train.command import check_command, listing, summary, train_command
 from querykey.train.config import ConfigError, DataConfig, TrainConfig, read_config
 from querykey.train.data.images import load_digits, load_mnist
 from querykey.train.data.source import Data, DataError
@@ -25,6 +25,7 @@ __all__ = [
     "TrainConfig",
     "TrainError",
     "Trainer",
+    "check_command",
     "listing",
     "load_data",
     "load_digits",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from querykey.laws import Report
 from querykey.models import PRESETS
 from querykey.show import table
 from querykey.train.config import ConfigError, flag_names, read_config
@@ -15,6 +17,7 @@ from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.progress import ProgressLine
 from querykey.train.recipes import RECIPES
 from querykey.train.run import carry_out, prepared
+from querykey.train.watched import check_run
 from querykey.words import suggest
 
 
@@ -22,6 +25,13 @@ def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
     """Train as a TOML file or a recipe says, with flags on top, and show how it goes."""
     with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
         return carry_out(trainer, line.show)
+
+
+def check_command(config: str | None, flags: Mapping[str, str]) -> Report:
+    """Watch the first steps of such a run, and return what the laws of training say of them."""
+    settings = read_config(_source(config), flags)
+    name = config or settings.folder
+    return replace(check_run(settings), target=name)
 
 
 def _source(config: str | None) -> Any:

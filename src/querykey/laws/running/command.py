@@ -69,6 +69,16 @@ def run_command(
     limits: Limits | None = None,
 ) -> int:
     """Check the targets, print and write what was found, and return the exit code."""
+    known = accepted(outputs, baseline)
+    reports = _checked(expand(targets), question, store, limits, quiet=outputs.as_json)
+    return answer(reports, known, outputs)
+
+
+def accepted(outputs: Outputs, baseline: Path | None) -> set[tuple[str, str]]:
+    """Return the breaches that the baseline knows, after files that cannot be written are refused.
+
+    Nothing is tried before that.
+    """
     known = read_baseline(baseline)
     for name in ("html", "junit", "sarif"):
         file = getattr(outputs, name)
@@ -77,7 +87,11 @@ def run_command(
             raise BadCallError(f"nothing can be written to `{file}`: {reason}")
     if outputs.scripts is not None and (reason := _no_folder(outputs.scripts)):
         raise BadCallError(f"no script can be written to `{outputs.scripts}`: {reason}")
-    reports = _checked(expand(targets), question, store, limits, quiet=outputs.as_json)
+    return known
+
+
+def answer(reports: list[Report], known: set[tuple[str, str]], outputs: Outputs) -> int:
+    """Print and write what was found, and return the exit code."""
     scripts = _write(reports, known, outputs)
     code = exit_code(reports, known)
     if outputs.tracebacks:

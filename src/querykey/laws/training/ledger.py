@@ -11,7 +11,11 @@ Mark = tuple[float, float]
 
 
 def mark_of(gradient: torch.Tensor | None) -> Mark:
-    """Return two numbers that tell gradients apart: the norm, which is 0 for none, and the sum."""
+    """Return two numbers that tell gradients or values apart: the norm, 0 for none, and a sum.
+
+    The sum has uneven weights: a plain one, and the norm, may stay as they are for a reason, as
+    those of scales that another normalisation follows.
+    """
     if gradient is None or not gradient.numel():
         return 0.0, 0.0
     values = gradient.detach()
@@ -19,7 +23,10 @@ def mark_of(gradient: torch.Tensor | None) -> Mark:
         values = values.coalesce().values()
     if values.is_meta:
         return 0.0, 0.0
-    return float(torch.linalg.vector_norm(values)), float(values.double().sum())
+    values = torch.view_as_real(values) if values.is_complex() else values
+    values = values.double().flatten()
+    weights = torch.arange(values.numel(), dtype=values.dtype, device=values.device).cos()
+    return float(torch.linalg.vector_norm(values)), float(values @ weights)
 
 
 class Ledger:

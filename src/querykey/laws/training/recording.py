@@ -164,6 +164,8 @@ class Recording:
 
     def apply(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer is about to apply its gradients."""
+        if not self.backwards:
+            return  # there is nothing yet: this prepares the optimizer's state
         steps = [step for step in self.of(Step) if step.optimizer is optimizer]
         for group in optimizer.param_groups:
             for parameter in group["params"]:

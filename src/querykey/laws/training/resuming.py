@@ -83,9 +83,15 @@ STEPWISE = ("optimizer", "schedule")
 
 
 def _trace(recording: Recording) -> list[Forward | Step]:
-    """Return the forward passes that are trained, and the steps, in their order."""
+    """Return the forward passes that are trained, and the steps, in their order.
+
+    A step without gradients, which prepares the state of an optimizer, is none.
+    """
     return [
-        e for e in recording.events if isinstance(e, Step) or (isinstance(e, Forward) and e.used)
+        event
+        for event in recording.events
+        if (isinstance(event, Forward) and event.used)
+        or (isinstance(event, Step) and any(event.gradients.values()))
     ]
 
 

@@ -27,8 +27,13 @@ class Accumulated:
 
     @property
     def masses(self) -> list[float]:
-        """The sum of the weights of each pass's terms; 1 is a mean."""
+        """The sum of the weights of each pass's largest reduction; 1 is a mean."""
         return [max(t.mass for t in main_terms(p.terms)) / p.scale for p in self.passes]
+
+    @property
+    def whole(self) -> float:
+        """The sum of all weights, of losses that are reduced in several parts."""
+        return sum(sum(t.mass for t in main_terms(p.terms)) / p.scale for p in self.passes)
 
 
 def accumulated(recording: Recording) -> Iterator[Accumulated]:
@@ -76,10 +81,12 @@ def accumulation(recording: Recording) -> Finding:
     if math.isnan(step.changed):
         note = "the loop changes the gradients itself before the step"
         return Finding(ACCUMULATION, "not-applicable", note=note)
-    masses = [mass * step.changed for mass in masses]
-    total = sum(masses)
-    if LITTLE < total < 1 / LITTLE:  # label smoothing takes a part of it, a penalty adds one
+    # A loop may divide the gradients itself, or clip them by a function of its own.
+    total = sum(masses) * step.changed
+    # Label smoothing takes a part of a mean, a penalty adds one.
+    if any(LITTLE < weights < 1 / LITTLE for weights in (total, sum(masses), largest.whole)):
         return Finding(ACCUMULATION, "holds", abs(total - 1))
+    masses = [mass * step.changed for mass in masses]
     where = f"({largest.passes[0].site})"
     if all(_near(mass, 1) for mass in masses):
         note = (
