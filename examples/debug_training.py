@@ -1,9 +1,10 @@
 """Three questions of a homework on debugging, answered by watching a few steps of training.
 
-python examples/debug_training.py      # or a loop alone: qk check --training examples/debug_training.py:without_zero_grad
-
 Why does a loop diverge? Why does accumulating gradients change what is trained? Why does a network
 of 56 layers train worse than one of 20?
+
+python examples/debug_training.py      # or, of one loop, from the command line:
+qk check --training examples/debug_training.py:without_zero_grad
 """
 
 from collections.abc import Callable
@@ -54,22 +55,25 @@ def without_zero_grad() -> None:
     train(network(2), clear=False)
 
 
+# What is asked, and what must be found: the words that name the cause, or none.
 QUESTIONS = {
-    "6c: the loop diverges": without_zero_grad,
-    "6c, corrected": lambda: train(network(2)),
-    "6b: (4, 8) with batch norm": lambda: train(network(2, batch_norm), rows=4, pieces=8),
-    "6b: (4, 8) with layer norm": lambda: train(network(2, layer_norm), rows=4, pieces=8),
-    "6a: 56 layers as PyTorch makes them": lambda: train(network(56)),
-    "6a: 56 layers, He initialisation": lambda: train(network(56, he=True)),
-    "6a: 56 layers, batch norm": lambda: train(network(56, batch_norm)),
-    "6a: 20 layers, batch norm": lambda: train(network(20, batch_norm)),
+    "6c: the loop diverges": (without_zero_grad, "zero_grad"),
+    "6c, corrected": (lambda: train(network(2)), ""),
+    "6b: (4, 8) with batch norm": (lambda: train(network(2, batch_norm), 4, 8), "batch norm"),
+    "6b: (4, 8) with layer norm": (lambda: train(network(2, layer_norm), 4, 8), ""),
+    "6a: 56 layers as PyTorch makes them": (lambda: train(network(56)), "gradients die"),
+    "6a: 56 layers, He initialisation": (lambda: train(network(56, he=True)), ""),
+    "6a: 56 layers, batch norm": (lambda: train(network(56, batch_norm)), "gradients explode"),
+    "6a: 20 layers, batch norm": (lambda: train(network(20, batch_norm)), ""),
 }
 
 
 def main() -> None:
-    for question, run in QUESTIONS.items():
+    for question, (run, cause) in QUESTIONS.items():
         found = [f"{f.law}: {f.note}" for f in qk.check_training(run).violations]
         print(question, *(found or ["no law is broken"]), sep="\n    ")
+        assert len(found) == bool(cause)
+        assert cause in "".join(found)
 
 
 if __name__ == "__main__":
