@@ -177,7 +177,7 @@ def check(
     """
     if training is not None or resume is not None:
         return _check_training(
-            (*targets, *(law or ()), *input, kind, store), training, resume,
+            (*targets, *(law or ()), *input, kind, like, store), training, resume,
             (json, html, junit, sarif, repro, traceback), baseline,
         )  # fmt: skip
     if not targets:
@@ -203,7 +203,8 @@ def _check_training(
         return _refuse("--resume goes with --training, which names the function without a stop")
     if any(other is not None for other in others):
         return _refuse(
-            "--training is watched by itself; leave out TARGET, --law, --kind, --input and --store"
+            "--training is watched by itself; "
+            "leave out TARGET, --law, --kind, --like, --input and --store"
         )
     from querykey.laws import Outputs, run_training_command
 

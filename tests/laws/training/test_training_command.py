@@ -89,7 +89,7 @@ def test_the_line_is_written_as_sarif_and_the_law_as_junit(capfd, tmp_path):
         (["--training", "loops.py:rum"], "`loops.py:rum`: `loops.py` has no `rum`; did you mean "
          "`run`?"),
         (["--training", "loops.py:run", "--kind", "decoder"], "--training is watched by itself; "
-         "leave out TARGET, --law, --kind, --input and --store"),
+         "leave out TARGET, --law, --kind, --like, --input and --store"),
         (["--resume", "loops.py:run"],
          "--resume goes with --training, which names the function without a stop"),
         (["hf:gpt2", "--law", "training.zero-grad"], "`training.zero-grad` names laws of training "
