@@ -29,6 +29,8 @@ FALSIFIED = {
     "D8": ("FLOPs between channels", 268435456, 134217728),
     "D9": ("power of N by sums over keys", 1, 2),
     "D10": ("weights to add, 3 heads of 5 values", 180, 144),
+    "E1": ("error at 20 over error at 5", 0.5, 0.02),
+    "E2": ("accuracy, vanilla, synthetic", 0.95, 0.999),
     "E3": ("choices of eigenvectors that satisfy the conditions", 56, 1),
     "E4": ("smallest singular value, lambda = 2", 0.7071, 1),
     "E5": ("exponent of Var[s] in d", 1, 2),

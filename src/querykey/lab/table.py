@@ -33,6 +33,7 @@ EXPERIMENTS = {
     "argmax": "querykey.lab.experiments.argmax",
     "crossover": "querykey.lab.experiments.crossover",
     "depth": "querykey.lab.experiments.depth",
+    "autoencoder": "querykey.lab.experiments.autoencoder",
     "accumulation": "querykey.lab.experiments.accumulation",
     "zero-grad": "querykey.lab.experiments.zero_grad",
 }
