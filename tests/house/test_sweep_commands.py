@@ -32,7 +32,10 @@ POSITIONS = {  # what stands without a name
     "laws": ("laws", "{}"), "report": ("report", "{}"),
     "targets": ("targets", "{}"), "train": ("train", "{}"), "demo": ("demo", "{}"),
 }  # fmt: skip
-WITHOUT_A_VALUE = {"--json", "--traceback", "--again", "--all", "--quick", "--list"}
+WITHOUT_A_VALUE = {
+    "--json", "--traceback", "--again", "--all", "--quick", "--list", "--calibrate", "--full",
+    "--modules",
+}  # fmt: skip
 
 
 def options():
