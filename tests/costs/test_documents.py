@@ -1,5 +1,7 @@
 """What the documents say about cost, from torch twins of their code."""
 
+from pathlib import Path
+
 import einops
 import pytest
 import sympy
@@ -7,6 +9,9 @@ import torch
 from torch import nn
 
 import querykey as qk
+from querykey.costs import cost_of_target
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples/what_documents_cost.py")
 
 
 class SingleHeadAttention(nn.Module):
@@ -108,3 +113,34 @@ def test_the_parameters_of_document_003():
     report = qk.cost(Attention, qk.array("N", "D"))
     D = report.symbols["D"]
     assert report.params == 3 * D**2 + 3 * D
+
+
+def test_the_polynomial_of_document_000_from_the_command_line():
+    report = cost_of_target(f"{EXAMPLE}:block", inputs=["array(n,C,d)"], over="d,h")
+    n, C, d, h = (report.symbols[name] for name in "nCdh")
+    by_hand = 3 * 2 * n * C * d**2 + 2 * 2 * n * C**2 * d + 2 * 2 * n * C * d * h
+    assert report.flops.forward - by_hand == 0
+    assert report.at(n=3, C=7, d=5, h=11).flops.forward == 3 * 7 * (6 * 25 + 28 * 5 + 220)
+
+
+def test_problem_12_9_of_document_003_from_the_command_line():
+    """Twice two products of 256 by 512 numbers: N^2 D between patches, D^2 N between channels."""
+    patches, channels = (
+        cost_of_target(f"{EXAMPLE}:between_{what}", inputs=["array(N,D)"], at="N=256,D=512")
+        for what in ("patches", "channels")
+    )
+    assert patches.flops.forward == 4 * 256 * 256 * 512
+    assert channels.flops.forward == 4 * 512 * 512 * 256
+    assert "built" not in patches.settings
+
+
+def test_both_complexities_of_document_004_and_where_they_meet():
+    inputs = ["array(N,D)", "array(N,D)", "array(N,M)"]
+    softmax, linear = (
+        cost_of_target(f"{EXAMPLE}:{name}", inputs=inputs) for name in ("Softmax", "Linear")
+    )
+    assert str(softmax.order("flops.forward")) == "O(N^2 D + N^2 M)"
+    assert str(linear.order("flops.forward")) == "O(N D^2 M)"
+    assert softmax.compare(linear, "N", D=16, M=16).crossings == (264,)
+    assert softmax.at(N=264, D=16, M=16).flops.forward == 2 * 264**2 * 32
+    assert linear.at(N=264, D=16, M=16).flops.forward == 2 * 264 * (2 * 256 * 16 + 256)

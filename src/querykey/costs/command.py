@@ -53,7 +53,8 @@ def cost_of_target(
         # The sizes may be too large for the model: the formula of small ones says how large.
         report = _cost(target, named, attention, {}, phase)
     report.settings["target"] = " ".join([target.name, *fields])
-    report.settings["built"] = target.note
+    if target.inputs:  # or the note says why they are not known
+        report.settings["built"] = target.note
     try:
         return report.at(**sizes) if sizes else report
     except OutsideError as error:  # a formula that holds there was looked for above
