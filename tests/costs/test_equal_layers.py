@@ -1,5 +1,7 @@
 """Equal layers are traced twice: the rest must cost the same, and is counted to make sure."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -82,6 +84,11 @@ def test_only_layers_that_are_made_alike_are_copied():
         layer.map = tied.layers[0].map
     assert equal_layers(tied) == []
     assert [len(layers) for layers in equal_layers(Stack([Layer(n) for n in range(6)]))] == [6]
+    settings = ("tanh", "tanh", "tanh", "tanh", "none", "none")
+    partials = Stack([Layer(number) for number in range(6)])
+    for layer, approximate in zip(partials.layers, settings, strict=True):
+        layer.act = partial(nn.functional.gelu, approximate=approximate)
+    assert [len(layers) for layers in equal_layers(partials)] == [4]
 
 
 def test_layers_that_run_more_than_once_are_run_in_full():

@@ -62,3 +62,22 @@ def test_the_first_of_many_positions_may_be_taken():
             super().__init__(lambda ids: torch.arange(100)[: ids.size(1)])
 
     assert qk.cost(First(), qk.tokens("n", "t")).valid.holds(n=2, t=12)
+
+
+class Windowed(nn.Module):
+    """A window of 16, whose last size before the branch is compared apart and costs the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(6, 6)
+
+    def forward(self, x):
+        if x.shape[1] >= 16:
+            return self.map(x) @ x.mT
+        return self.map(x) if x.shape[1] == 15 else self.map(x)
+
+
+def test_the_ranges_on_both_sides_of_a_window_meet():
+    below = qk.cost(Windowed(), qk.array("n", "t", 6))
+    beyond = qk.cost(Windowed(), qk.array("n", "t", 6), near={"t": 40})
+    assert (str(below.valid), str(beyond.valid)) == ("t <= 15", "t >= 16")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -181,6 +182,8 @@ def _comparable(value: Any) -> Any:
         return type(value), tuple(_comparable(element) for element in value)
     if isinstance(value, dict):
         return type(value), tuple((key, _comparable(element)) for key, element in value.items())
+    if isinstance(value, partial):  # such as an activation with its approximation
+        return partial, *map(_comparable, (value.func, value.args, value.keywords))
     return object, id(value)
 
 

@@ -73,7 +73,8 @@ def check_at_one(measured: MeasuredModel, options: PassOptions, formulas: Formul
 
 def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
     """Drop the conditions of branches beyond which the model costs the same."""
-    counter = ConcreteCounter(measured, options, never_run=True)
+    copied = formulas.derivation.copied  # which a count of all layers has confirmed
+    counter = ConcreteCounter(measured, options, never_run=True, copy_layers=copied)
 
     def same_at(point: Mapping[str, int]) -> bool:
         try:
@@ -86,6 +87,7 @@ def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
             most = formulas.valid.upper_bounds().get(name, MOST)
             wider = most <= NEAR_BOUND and _beyond(measured, options, formulas, name, same_at)
             if not wider:
+                _meet(formulas, name, same_at)
                 break
             formulas.valid = wider
             note = f"the model branches at {name} <= {most}, and costs the same beyond"
@@ -97,6 +99,19 @@ def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
             formulas.valid = formulas.valid.without(condition)
             note = f"the model branches at {written(condition)}, and costs the same elsewhere"
             formulas.notes.append(note)
+
+
+def _meet(formulas: FormulaSet, name: str, same_at: Callable[[Mapping[str, int]], bool]) -> None:
+    """Move an upper bound up by one where the model costs the same there.
+
+    torch binds a symbol that equals a number of the model, so the size before a branch is left out.
+    """
+    most = formulas.valid.upper_bounds().get(name, MOST)
+    rest = formulas.valid.without(sympy.Symbol(name) <= most)
+    hints = formulas.derivation.hints
+    points = [{**{n: s + more for n, s in hints.items()}, name: most + 1} for more in (0, 1)]
+    if most <= NEAR_BOUND and all(not rest.broken(p) and same_at(p) for p in points):
+        formulas.valid = rest.also(Validity.most({name: most + 1}))
 
 
 def _beyond(
