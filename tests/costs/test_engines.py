@@ -106,7 +106,7 @@ def test_a_branch_on_a_size_limits_the_range():
     ("near", "valid", "outside"),
     [
         (10, "t >= 10, t <= 18", 30),
-        (100, "t >= 100", 15),
+        (100, "n >= 2, t >= 100", 15),  # for one row the slice needs no copy
     ],
 )
 def test_counts_near_a_size_claim_no_more_than_was_looked_at(near, valid, outside):
@@ -307,26 +307,43 @@ class Sensitive(nn.Module):
         return self.map(x)
 
 
-def test_a_size_of_1_that_costs_otherwise_is_named():
+@pytest.mark.parametrize("engine", ["auto", "interpolation"])
+@pytest.mark.parametrize("products", [True, False])
+def test_a_size_of_1_that_costs_otherwise_has_its_own_formula(engine, products):
     inputs = qk.array("n", "t", 6)
-    report = qk.cost(Sensitive(products=False), inputs, engine="interpolation")
-    noted = [note for note in report.notes if note.startswith("costs differ")]
-    assert len(noted) == 1
-    assert noted[0].startswith("costs differ where t is 1: at n=")
-    assert "t=1 the formula gives" in noted[0]
-
-
-def test_a_size_of_1_with_other_products_is_outside_the_range():
-    inputs = qk.array("n", "t", 6)
-    report = qk.cost(Sensitive(products=True), inputs, engine="interpolation")
+    report = qk.cost(Sensitive(products), inputs, engine=engine)
     assert str(report.valid) == "t >= 2"
+    assert [note for note in report.notes if note.startswith("where t is 1 there is another")]
     assert report.at(n=1, t=2).flops.forward == 2 * 2 * 36
+    for n in (1, 4):
+        flops = report.at(n=n, t=1).flops
+        assert flops.forward == 2 * n * 36 * (2 if products else 1)
+        assert flops.pointwise == 2 * 6 * n  # a bias, and another one or the tangents
+    assert report.at(t=1).at(n=4).sizes == {"t": 1, "n": 4}
 
 
-def test_a_large_model_says_that_sizes_of_1_were_not_tried():
-    large = nn.Sequential(*(nn.Linear(6, 6) for _ in range(110)))
-    report = qk.cost(large, qk.array("n", 6))
-    assert "sizes of 1 were not tried, where costs may differ" in report.notes
+class Halved(nn.Module):
+    """A model that does not run on one position."""
+
+    def forward(self, x):
+        if x.size(1) == 1:
+            raise ValueError("one position is too few")
+        return x @ x.mT
+
+
+def test_a_size_of_1_at_which_a_model_does_not_run_is_refused():
+    report = qk.cost(Halved(), qk.array("n", "t", 6), backward=False)
+    assert str(report.valid) == "t >= 2"
+    assert report.at(n=1, t=2).flops.forward == 2 * 6 * 4
+    with pytest.raises(qk.CostError, match="t=1 is outside the range"):
+        report.at(n=4, t=1)
+
+
+def test_a_large_model_is_counted_at_sizes_of_1_too():
+    large = nn.Sequential(*(nn.Linear(6, 6) for _ in range(110)), Sensitive(True))
+    report = qk.cost(large, qk.array("n", "t", 6))
+    assert str(report.valid) == "t >= 2"
+    assert report.at(n=3, t=1).flops.forward == 2 * 3 * 36 * 112
 
 
 class Branching(nn.Module):

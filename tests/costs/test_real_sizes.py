@@ -141,7 +141,11 @@ def test_wrong_fields_are_refused_in_one_sentence(target, words, said):
 
 def test_a_broken_configuration_is_refused(tmp_path):
     file = tmp_path / "config.json"
-    for text, said in (("{", "names no model_type"), ('{"model_type": "x"}', "no architecture")):
+    for text, said in (
+        ("{", "is no JSON"),
+        ("{}", "names no model_type"),
+        ('{"model_type": "x"}', "no architecture"),
+    ):
         file.write_text(text)
         with pytest.raises(TargetError, match=said):
             outline(str(file))

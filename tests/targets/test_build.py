@@ -277,9 +277,9 @@ def test_refusals_of_folders(tmp_path):
     assert refusal(tmp_path) == f"folder `{tmp_path}` has no config.json"
     config = tmp_path / "config.json"
     config.write_text("{}")
-    assert refusal(tmp_path) == f"`{config}` names no model_type: KeyError: 'model_type'"
+    assert refusal(tmp_path) == f"`{config}` names no model_type"
     config.write_text('{"model_type": ')
-    assert refusal(tmp_path).startswith(f"`{config}` names no model_type: JSONDecodeError: ")
+    assert refusal(tmp_path).startswith(f"`{config}` is no JSON: JSONDecodeError: ")
     config.write_text(json.dumps({"model_type": "gpt2"}))
     (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
     assert refusal(tmp_path) == (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,17 @@ class Inputs:
     def map(self, make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with `make` applied to every Named shape and every tensor."""
         return _map((self.args, self.kwargs), make)
+
+    def at_one(self, names: Collection[str]) -> Any:
+        """Return the values that stand for the same arguments with some sizes fixed at 1."""
+
+        def fixed(leaf: Any) -> Any:
+            if not isinstance(leaf, Named):
+                return leaf
+            return replace(leaf, axes=tuple(1 if axis in names else axis for axis in leaf.axes))
+
+        args, kwargs = self.map(fixed)
+        return kwargs or args
 
     def limited(self, high: int | None) -> Inputs:
         """Return the same arguments, with token ids below `high` unless the user set a limit."""

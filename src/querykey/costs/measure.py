@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -77,11 +78,26 @@ def cost(
         backward and train, attention, loss, dict(formulas or {}), graph=train, phase=phase
     )
     if over is not None:
-        return _over(model, inputs, over, sizes or {}, options)
-    measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
-    if measured.hyper:
-        return make_report(measured, _of_builder(measured, options), options)
-    return make_report(measured, _of_model(measured, options, engine), options)
+        report = _over(model, inputs, over, sizes or {}, options)
+    else:
+        measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
+        if measured.hyper:
+            found = _of_builder(measured, options)
+        else:
+            found = _of_model(measured, options, engine)
+        report = make_report(measured, found, options)
+
+    @cache
+    def at_one(names: frozenset[str]) -> CostReport:
+        if not names <= {*Inputs.of(inputs).names()} or names & {*(over or ()), *(near or ())}:
+            raise CostError(f"{', '.join(names)} cannot be 1")
+        return cost(
+            model, Inputs.of(inputs).at_one(names), backward=backward, attention=attention,
+            phase=phase, loss=loss, engine=engine, near=near, formulas=dict(options.formulas),
+            sizes={n: s for n, s in (sizes or {}).items() if n not in names}, over=over,
+        )  # fmt: skip
+
+    return replace(report, at_one=at_one)
 
 
 def _of_model(measured: MeasuredModel, options: PassOptions, engine: str) -> FormulaSet:

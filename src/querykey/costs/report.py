@@ -51,6 +51,10 @@ class CostReport(CostValues):
     memory: PeakMemory | None = field(default=None, compare=False, repr=False)
     depth: Span | None = field(default=None, compare=False, repr=False)
     traffic: BytesMoved | None = field(default=None, compare=False, repr=False)
+    # The report in which some of the inputs' sizes are 1, where this one does not hold.
+    at_one: Callable[[frozenset[str]], CostReport] | None = field(
+        default=None, compare=False, repr=False
+    )
     state: Any = None  # the bytes that generation hands on, in its phases
 
     @property
@@ -118,6 +122,8 @@ class CostReport(CostValues):
         broken = self.valid.broken(all_sizes)
         if broken and self.below is not None and not self.below.valid.broken(all_sizes):
             return self.below.at(**all_sizes)
+        if broken and (there := self._at_one(all_sizes)) is not None:
+            return there
         if broken:
             raise OutsideError(
                 f"{listed(sizes)} is outside the range of this formula ({written(broken[0])})"
@@ -130,6 +136,19 @@ class CostReport(CostValues):
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
         state = None if self.state is None else put.value(self.state)
         return replace(self, modules=modules, symbols=left, sizes=all_sizes, state=state)
+
+    def _at_one(self, sizes: Mapping[str, int]) -> CostReport | None:
+        """Return the report at sizes some of which are 1, from the formula of these, if any."""
+        ones = frozenset(name for name, size in sizes.items() if size == 1)
+        if self.at_one is None or not ones:
+            return None
+        rest = {name: size for name, size in sizes.items() if name not in ones}
+        try:
+            report = self.at_one(ones)
+            report = report.at(**rest) if rest else report
+        except CostError:
+            return None
+        return replace(report, sizes=dict(sizes), settings=self.settings)
 
     def order(
         self,

@@ -39,36 +39,31 @@ def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
         formulas.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
         if deep:
             formulas.notes.append("counted forward in every layer, backward in two equal layers")
-        if formulas.derivation.operations < QUICK:
-            check_at_one(measured, options, formulas)
-        else:
-            formulas.notes.append("sizes of 1 were not tried, where costs may differ")
+        check_at_one(measured, options, formulas)
 
 
 def check_at_one(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
-    """Count where sizes are 1, as copies and broadcasts can disappear there; note differences."""
-    counter = ConcreteCounter(measured, options)
+    """Count where sizes are 1, as copies and broadcasts can disappear there, or bound the range."""
+    counter = ConcreteCounter(measured, options, copy_layers=formulas.derivation.copied)
     named = [name for name in measured.names if name not in measured.hyper]
 
     def wrong_at_one(names: Sequence[str]) -> str:
         point = {**measured.base(), **dict.fromkeys(names, 1)}
-        return "" if formulas.valid.broken(point) else formulas.difference(counter(point), point)
+        if formulas.valid.broken(point):
+            return ""
+        try:
+            return formulas.difference(counter(point), point)
+        except CostError:
+            return "the model does not run"
 
-    try:
-        together = wrong_at_one(named) if named else ""
-        alone = {name: wrong_at_one([name]) for name in named} if together else {}
-    except CostError:
-        formulas.notes.append("the model does not run where every size is 1")
-        return
-    differing = {name: wrong for name, wrong in alone.items() if wrong}
+    together = wrong_at_one(named) if named else ""
+    alone = {name: wrong for name in named if together and (wrong := wrong_at_one([name]))}
     # Costs may differ only where several sizes are 1 at once.
-    differing = differing or ({", ".join(named): together} if together else {})
+    differing = alone or ({", ".join(named): together} if together else {})
     for names, wrong in differing.items():
-        if any(word in wrong for word in ("(forward", "(backward")):
-            least = Validity.least(dict.fromkeys(names.split(", "), 2))
-            formulas.valid = formulas.valid.also(least)
-        else:
-            formulas.notes.append(f"costs differ where {names} is 1: {wrong}")
+        least = Validity.least(dict.fromkeys(names.split(", "), 2))
+        formulas.valid = formulas.valid.also(least)
+        formulas.notes.append(f"where {names} is 1 there is another formula: {wrong}")
 
 
 def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
