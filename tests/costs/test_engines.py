@@ -397,3 +397,37 @@ def test_beyond_a_bound_that_costs_the_same_another_may_follow():
     report = qk.cost(Tiers(lambda n, t: t > 64 and t > 500), qk.array("n", "t", 6))
     assert str(report.valid) == "t <= 500"
     assert "the model branches at t <= 64, and costs the same beyond" in report.notes
+
+
+class Share(nn.Module):
+    """A product with the first tokens of a row, how many of them a function says."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.map, self.number = nn.Linear(6, 6), number
+
+    def forward(self, x):
+        return self.map(x) @ x[:, : self.number(x.shape[1])].mT
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda t: int(t * 0.25) + 1,
+        lambda t: int(t**0.5),
+        lambda t: round(t * 0.3) + 1,
+        lambda t: math.ceil(t * 0.5),
+        lambda t: int(t * 0.29) + 1,
+    ],
+)
+def test_a_share_of_a_size_is_right_wherever_it_is_answered(number):
+    report = qk.cost(Share(number), qk.array("n", "t", 6))
+    answered = 0
+    for t in (*range(1, 60), 100, 200, 700):
+        try:
+            flops = report.at(n=3, t=t).flops.forward
+        except qk.CostError:
+            continue
+        answered += 1
+        assert flops == 2 * 3 * t * 6 * (6 + number(t))
+    assert answered >= 4

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from querykey.costs.command import write_page
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cost.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-MODEL = (Path(__file__).parent.parent.parent / "examples" / "leak.py").read_text()
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+MODEL = (EXAMPLES / "leak.py").read_text()
 
 
 @pytest.mark.slow
@@ -21,6 +23,8 @@ def test_every_command_works_as_printed(tmp_path, monkeypatch, capsys):
     pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "examples").mkdir()
+    shutil.copy(EXAMPLES / "what_documents_cost.py", tmp_path / "examples")
     commands = [text for language, text in BLOCKS if language == "bash"]
     lines = [line for text in commands for line in text.splitlines() if line.startswith("qk ")]
     assert lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,10 @@ PLAIN = {
     "ToFloat": lambda a: a,
     "TruncToInt": sympy.floor,  # sizes are positive, where both agree
     "Identity": lambda a: a,
+    "FloatPow": sympy.Pow,
+    "OpaqueUnaryFn_sqrt": sympy.sqrt,
 }
+EXACT = 1024  # a number such as 0.25 is a fraction of at most this denominator, and exact
 
 
 def _written_mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
@@ -60,6 +64,14 @@ def _written_mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 # The same for conditions, in which a remainder stays as a person writes it: `t % 8 == 0`.
 IN_CONDITIONS = {**PLAIN, "Mod": _written_mod, "PythonMod": _written_mod}
+
+
+def _exact(number: sympy.Float) -> Any:
+    """Return a float as a fraction where that changes no product; 0.3 times 10 is rounded."""
+    fraction = Fraction(float(number))
+    if fraction.denominator <= EXACT:
+        return sympy.Rational(fraction.numerator, fraction.denominator)
+    return number
 
 
 def no_torch_function() -> AbstractContextManager[Any]:
@@ -224,4 +236,5 @@ class Symbols:
                 lambda e: type(e).__module__.startswith("torch"),
                 lambda e: functions.get(type(e).__name__, e.func)(*e.args),
             )
-        return renamed
+        floats = {number: _exact(number) for number in renamed.atoms(sympy.Float)}
+        return renamed.xreplace(floats) if floats else renamed

@@ -136,7 +136,7 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
         true = np.array([_truth(guard, {symbol: size}) == sympy.true for size in turns])
     else:
         sizes = np.arange(1, _period(guard) + 1)
-        if len(sizes) > EVERY:
+        if len(sizes) > EVERY or not _repeats(guard):
             return [guard]
         true = _true_at(guard, [symbol], sizes[:, None])
     first, last = np.flatnonzero(true)[[0, -1]]
@@ -160,6 +160,13 @@ def _turns(guard: Any, symbol: sympy.Symbol) -> list[int] | None:
     roots = map(sympy.floor, sympy.Poly(gap, symbol).real_roots())
     near = {int(root) + step for root in roots for step in (-1, 0, 1, 2)}
     return sorted({1, 2, MOST} | {size for size in near if 1 <= size < MOST})
+
+
+def _repeats(guard: Any) -> bool:
+    """Return whether a guard consists of floors and remainders of fractions, which repeat."""
+    whole = guard.atoms(sympy.Function) == guard.atoms(sympy.floor, sympy.ceiling, sympy.Mod)
+    powers = all(power.exp.is_Integer for power in guard.atoms(sympy.Pow))
+    return whole and powers and not guard.atoms(sympy.Float)
 
 
 def _period(guard: Any) -> int:
