@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -189,7 +190,9 @@ def checkpoint(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         yield Outcome(float("inf"), note, setting, advice=True)  # an exception is loud
         return
     what = "when activations are checkpointed"
-    yield compared(runner, what, plain, recomputed, keep, setting, NARROW)
+    outcome = compared(runner, what, plain, recomputed, keep, setting, NARROW)
+    # transformers' layers may draw by themselves which of them are left out, and in another order.
+    yield replace(outcome, advice=is_pretrained(runner.copies.model))
 
 
 def training(runner: Runner) -> Iterator[Setting]:
