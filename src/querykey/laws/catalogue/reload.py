@@ -30,7 +30,10 @@ OTHER_SEED = 101
 
 def reload(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Train a little, save, load into a fresh model, and compare the answers."""
+    runner.copies.reset(setting)
     used = duplicate(runner.copies.of(setting), wide=False)
+    if not _forgets(runner, duplicate(used, wide=False), setting):
+        raise RefusalError("its answers depend on earlier calls, which determinism tells of")
     fresh, how = fresh_model(runner, setting)
     _train(runner, used)
     try:
@@ -68,6 +71,13 @@ def _answer(runner: Runner, model: nn.Module, run: Run, recorder: Recorder) -> t
     with torch.no_grad(), runner.copies.surroundings(model, run.setting), recorder.watching(model):
         output = runner.copies.bind(function, runner.copies.on_device(run.inputs))
     return runner.take(output, run.inputs)
+
+
+def _forgets(runner: Runner, model: nn.Module, setting: Setting) -> bool:
+    """Return whether calls in evaluation leave nothing behind that the next one would see."""
+    runs = [Run(runner.inputs(setting, seed), setting) for seed in (0, 5, 0)]
+    first, _, again = (_answer(runner, model, run, Recorder()) for run in runs)
+    return deviation(first, again)[0] <= runner.facts.threshold
 
 
 def _train(runner: Runner, model: nn.Module) -> None:
