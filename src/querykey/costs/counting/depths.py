@@ -29,7 +29,7 @@ class ceil_log2(sympy.Function):  # noqa: N801 (as it is written in a formula)
     """The number of steps in which a tree of sums adds up n terms."""
 
     @classmethod
-    def eval(cls, n: Any) -> Any:
+    def eval(cls, n: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the number where n is one."""
         if n.is_Integer and n >= 1:
             return sympy.Integer((int(n) - 1).bit_length())
@@ -155,7 +155,8 @@ def _sum(terms: Any, serial: Collection[str]) -> Any:
     if chain == 1:
         return ceil_log2(terms)
     rest = sympy.cancel(terms / chain)
-    return chain + (ceil_log2(rest) if rest != 1 else 0)
+    tree: Any = ceil_log2(rest) if rest != 1 else 0
+    return chain + tree
 
 
 def _plus(chain: Chain, steps: Counter[Any]) -> Chain:

@@ -76,7 +76,7 @@ class _Row:
         self, timeline: Timeline, name: str, layers: dict[str, nn.Module], repeats: Repeats
     ):
         self.timeline, self.name, self.layers, self.repeats = timeline, name, layers, repeats
-        self.calls = 0
+        self.single = True  # whether a layer returns one tensor, as the first ones show
 
     def replace(self, replaced: list[nn.Module]) -> None:
         """Put our forward before each layer's own, and add the layer to `replaced`."""

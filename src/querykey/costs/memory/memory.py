@@ -178,7 +178,7 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
 def largest_that(fits: Callable[[int], bool], valid: Validity, size: str) -> int:
     """Return the largest number for which `fits` is true: it is for all smaller ones too."""
     most = valid.upper_bounds().get(size, MOST)
-    steps = [
+    steps: list[Any] = [
         c.lhs.args[1] for c in valid.unbounded() if isinstance(c, sympy.Eq) and c.lhs.has(size)
     ]
     step = max((int(s) for s in steps), default=1)

@@ -54,11 +54,8 @@ def training_parts(model: nn.Module, peak: Any, optimizer: str, width: int | Non
     trained = [p for p in model.parameters() if p.requires_grad]
     gradients = sum(map(size, trained))
     steps = STEP * len(trained) if optimizer in COUNTING else 0
-    beyond = peak - weights - gradients
-    if isinstance(beyond, sympy.Basic) and not beyond.is_number:
-        beyond = _shifted(peak, weights + gradients)
-    else:
-        beyond = max(int(beyond), 0)
+    most = weights + gradients
+    beyond = _shifted(peak, most) if _is_formula(peak) else max(int(peak - most), 0)
     return TrainingBytes(weights, gradients, STATES[optimizer] * gradients + steps, beyond)
 
 
@@ -81,8 +78,13 @@ def sharded(parts: TrainingBytes, ranks: int, model: nn.Module) -> TrainingBytes
     )
 
 
+def _is_formula(value: Any) -> bool:
+    """Whether a value holds named sizes."""
+    return isinstance(value, sympy.Basic) and not value.is_number
+
+
 def _shifted(peak: Any, less: int) -> Any:
     """Return a maximum of formulas with a number taken from each of them, and at least 0."""
-    formulas = peak.args if isinstance(peak, sympy.Max) else (peak,)
+    formulas: tuple[Any, ...] = peak.args if isinstance(peak, sympy.Max) else (peak,)
     shifted = [formula - less for formula in formulas]
     return sympy.Max(*shifted, 0, evaluate=False)
