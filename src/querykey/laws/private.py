@@ -118,3 +118,9 @@ def is_pretrained(model: Any) -> bool:
 def function_of(node: Any) -> Any:
     """Return the autograd Function that a node of the graph belongs to, or None for torch's own."""
     return getattr(type(node), "_forward_cls", None)
+
+
+def remove_global_hook(handle: Any) -> None:
+    """Remove a forward hook of all modules, with the note that torch leaves of its kwargs."""
+    handle.remove()
+    nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)

@@ -20,6 +20,7 @@ def state_of_torch() -> list:
     modules = [torch.autograd, clip_grad, torch.nn.utils]
     hooks = [
         module._global_forward_hooks,
+        module._global_forward_hooks_with_kwargs,
         module._global_forward_pre_hooks,
         optimizer._global_optimizer_pre_hooks,
         optimizer._global_optimizer_post_hooks,

@@ -23,7 +23,9 @@ def described(name: str) -> str:
 
 def terminal_table(laws: Iterable[AnyLaw]) -> Any:
     """Return a table of the laws for a terminal."""
-    return table(COLUMNS, [_row(law) for law in laws])
+    listed = table(COLUMNS, [_row(law) for law in laws])
+    listed.columns[0].no_wrap = True  # names stay whole, to be copied
+    return listed
 
 
 def in_full(law: AnyLaw) -> str:

@@ -14,7 +14,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from querykey.laws.private import clipping
+from querykey.laws.private import clipping, remove_global_hook
 from querykey.laws.training.attention_spread import watch_attention
 from querykey.laws.training.events import Rescale, Step
 from querykey.laws.training.recording import Recording
@@ -59,7 +59,7 @@ def _watch_modules(recording: Recording, undone: ExitStack) -> None:
     undone.callback(attention.end)
     undone.callback(register_module_forward_pre_hook(enter).remove)
     hook = register_module_forward_hook(leave, with_kwargs=True, always_call=True)
-    undone.callback(hook.remove)
+    undone.callback(remove_global_hook, hook)
 
 
 def _watch_backward(recording: Recording, undone: ExitStack) -> None:

@@ -16,7 +16,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.arguments import MASKS
 from querykey.laws.understanding.cache_forms import holders, other_forms
-from querykey.laws.understanding.facts import CacheProtocol
+from querykey.laws.understanding.facts import CacheProtocol, Protocols
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
@@ -96,7 +96,7 @@ def _tried(
     runner: Runner, candidate: CacheProtocol, inputs: Inputs, other: Inputs
 ) -> tuple[torch.Tensor, bool] | None:
     """Return the answer in chunks, and whether later chunks depend on earlier tokens."""
-    trusting = runner.supposing(replace(runner.facts, cache=candidate))
+    trusting = runner.supposing(replace(runner.facts, protocols=Protocols(candidate)))
     answers, effective = [], False
     for split in SPLITS:
         try:

@@ -124,6 +124,14 @@ class Rounding:
 
 
 @dataclass(frozen=True)
+class Protocols:
+    """How a model hands on a cache, and how it is told labels and returns a loss."""
+
+    cache: CacheProtocol | None = None
+    loss: LossInterface | None = None
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """What a model is: its call, its arguments, its cache, and whether it is causal."""
 
@@ -131,8 +139,7 @@ class ModelFacts:
     rounding: Rounding = Rounding()
     arguments: OptionalArguments = OptionalArguments()
     intent: Intent = Intent(False)
-    cache: CacheProtocol | None = None
-    loss: LossInterface | None = None
+    protocols: Protocols = Protocols()
     spans: tuple[int, ...] = ()  # sizes of windows and chunks that the model's attributes name
 
     @property
@@ -150,6 +157,16 @@ class ModelFacts:
     def causal(self) -> bool:
         """Return whether the model is meant to be causal."""
         return self.intent.causal
+
+    @property
+    def cache(self) -> CacheProtocol | None:
+        """Return how the model hands on a cache, if it does."""
+        return self.protocols.cache
+
+    @property
+    def loss(self) -> LossInterface | None:
+        """Return how the model returns a loss, if it does."""
+        return self.protocols.loss
 
     @property
     def masks(self) -> tuple[MaskArgument, ...]:

@@ -15,7 +15,7 @@ from querykey.laws.subject import Subject
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.arguments import find_arguments
 from querykey.laws.understanding.cache_protocol import find_cache
-from querykey.laws.understanding.facts import ModelFacts, Rounding
+from querykey.laws.understanding.facts import ModelFacts, Protocols, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
 from querykey.laws.understanding.loss import find_loss
@@ -56,9 +56,10 @@ def _understood(subject: Subject, seed: int) -> Runner:
         runner = Runner(copies, facts)
     runner = runner.learning(facts)
     facts = replace(facts, intent=find_intent(runner))
-    facts = replace(facts, loss=find_loss(runner))
+    facts = replace(facts, protocols=Protocols(loss=find_loss(runner)))
     runner = runner.learning(facts)
-    return runner.learning(replace(facts, cache=find_cache(runner) if facts.causal else None))
+    cache = find_cache(runner) if facts.causal else None
+    return runner.learning(replace(facts, protocols=replace(facts.protocols, cache=cache)))
 
 
 def without_pads(signature: CallSignature, pads: tuple[tuple[str, int], ...]) -> CallSignature:
