@@ -74,6 +74,11 @@ class Ranks:
         return int(ends[0]) == -int(ends[1])
 
 
+# Groups that were parted from, kept until the process ends. A module of DDP that outlives its group
+# would else destroy it, waiting with Python's lock for a thread of gloo that waits for this lock.
+_PARTED: list[Any] = []
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun started, if it did, and part from them at the end."""
@@ -83,6 +88,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank() if dist.is_initialized() else 0, count)
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    _PARTED.append(dist.group.WORLD)
     try:
         yield Ranks(dist.get_rank(), world)
     finally:
