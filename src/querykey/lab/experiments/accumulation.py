@@ -85,7 +85,7 @@ def network(norm: NormKind, layers: int, seed: int) -> ConvolutionalNetwork:
 
 
 def one_batch(seed: int) -> Pictures:
-    """Return 32 digits."""
+    """Return 32 images of digits in float64 with their labels, drawn by the seed."""
     digits = pictures("digits")[0]
     rows = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed))
     batch = digits[rows[:EFFECTIVE]]

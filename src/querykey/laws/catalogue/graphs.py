@@ -12,7 +12,8 @@ from querykey.laws.blaming.guilty_module import guilty_part
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue.derivatives import score, trained
 from querykey.laws.catalogue.gradients import has_weights
-from querykey.laws.catalogue.paths import compared, plainly
+from querykey.laws.catalogue.paths import compared
+from querykey.laws.catalogue.sweeps import once
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.run import Setting
 from querykey.laws.runner import Runner
@@ -79,7 +80,7 @@ LAWS = (
         "half a minute.",
         trials=compiles,
         applies=has_weights,
-        sweep=plainly,
+        sweep=once,
         on_request=True,
     ),
     Law(
@@ -89,7 +90,7 @@ LAWS = (
         how="With torch.export it traces a copy, and the graph is called on other such inputs; "
         "only on request.",
         trials=exports,
-        sweep=plainly,
+        sweep=once,
         on_request=True,
     ),
 )

@@ -18,9 +18,10 @@ from querykey.laws.catalogue import padding
 from querykey.laws.catalogue.derivatives import parameter_gradients, score, trained
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.catalogue.precision import cast_inputs
+from querykey.laws.catalogue.sweeps import once
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.private import is_pretrained, is_stateful
-from querykey.laws.run import PLAIN, Conditions, Inputs, Run, Setting
+from querykey.laws.run import Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Cells, Evidence, Outcome, deviation
 from querykey.laws.understanding.copies import turn_dropout_on
@@ -270,11 +271,6 @@ def _tables(runner: Runner, setting: Setting, inputs: Inputs, keep: Cells) -> It
     yield Outcome(far, note, setting, evidence=Evidence(module=guilty), advice=True)
 
 
-def plainly(runner: Runner) -> Iterator[Setting]:
-    """Try the plain call."""
-    yield PLAIN
-
-
 LAWS = (
     Law(
         "paths.checkpoint",
@@ -294,6 +290,6 @@ LAWS = (
         "masks of four axes with those of two, where the library takes both (advice).",
         trials=kernels,
         applies=has_paths,
-        sweep=plainly,
+        sweep=once,
     ),
 )

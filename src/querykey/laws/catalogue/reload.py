@@ -13,7 +13,7 @@ from torch import nn
 from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
 from querykey.laws.blaming.pairwise import first_difference
 from querykey.laws.blaming.recorder import Recorder
-from querykey.laws.catalogue.paths import plainly
+from querykey.laws.catalogue.sweeps import once
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.private import buffers_of, is_pretrained
 from querykey.laws.run import PLAIN, Run, Setting
@@ -196,6 +196,6 @@ LAWS = (
         "factory, the configuration or the constructor, with other weights.",
         trials=reload,
         applies=keeps_something,
-        sweep=plainly,
+        sweep=once,
     ),
 )

@@ -14,7 +14,7 @@ LONG = (150, 60, 30)  # the first of these that the model takes shows what begin
 
 
 def once(runner: Runner) -> Iterator[Setting]:
-    """Try the plain call alone."""
+    """Yield the one setting in which nothing optional is passed, with random weights."""
     yield PLAIN
 
 

@@ -49,7 +49,7 @@ class Forward(LoopEvent):
 
 @dataclass
 class Backward(LoopEvent):
-    """A call of backward()."""
+    """A backward pass: the loss it began with, and the parameters that it gave gradients to."""
 
     number: int
     loss: float

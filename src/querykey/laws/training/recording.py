@@ -60,7 +60,7 @@ class Recording:
 
     @property
     def backwards(self) -> list[Backward]:
-        """All backward passes."""
+        """Return the backward passes that were watched, in their order."""
         return self.of(Backward)
 
     @property
