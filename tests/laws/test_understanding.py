@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import querykey as qk
 from querykey.laws import LAWS, ModelFacts
 from querykey.laws.check import as_subject
 from querykey.laws.judge import judge
@@ -82,3 +83,23 @@ def test_supposing_other_facts_leaves_the_runner_as_it_was(runner):
     assert runner.facts.cache is not None
     assert other.facts.cache is None
     assert len(runner.answers) == answers
+
+
+class MaskedWords(nn.Module):
+    """An encoder whose padding mask is named after what it hides."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(40, 16), nn.Linear(16, 5)
+
+    def forward(self, words, words_mask=None):
+        x = self.table(words)
+        scores = x @ x.mT / 4
+        if words_mask is not None:
+            scores = scores.masked_fill(~words_mask.bool()[:, None], -1e9)
+        return self.out(scores.softmax(-1) @ x)
+
+
+def test_a_mask_is_found_by_the_name_of_what_it_hides():
+    report = qk.check(MaskedWords(), laws=["padding"])
+    assert report.law("padding.right").verdict == "holds"

@@ -28,7 +28,8 @@ MASKS = re.compile(
 )
 # Names that are masks only if hiding tokens by them is seen to matter.
 PERHAPS_MASKS = re.compile(
-    r"^((\w+_)?pad(ding)?|(valid|seq|sequence|tok|attn|padded|(non|not|no)_?pad)_mask)$"
+    r"^((\w+_)?pad(ding)?|(valid|seq|sequence|tok|attn|padded|(non|not|no)_?pad|x|ids?|words?|inputs|"
+    r"tokens|sentences?|text|frames?|items?|history|nodes?|atoms?|speech|audio)_mask)$"
 )
 ELSEWHERE = re.compile(r"^(src|source|context|memory|encoder|cross|key|kv)_(?!padding)")
 HIDES = re.compile(r"key_padding_mask|is_pad")  # names by which a 1 marks padding
