@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="qk",
-    help="An attention workbench: what a mechanism is, what it costs, whether it is right.",
+    help="An attention workbench: is a model right, what does it cost, and how is it trained?",
     version=lambda: f"querykey {version('querykey')}",
     default_parameter=Parameter(negative=""),  # no --no-json beside --json
     suppress_keyboard_interrupt=False,  # `run` asks whose it is
@@ -93,7 +93,7 @@ def _ctrl_c() -> Iterator[list[int]]:
 
 @app.command
 def targets(*names: str) -> int:
-    """List the ways to name a TARGET, or build the named targets and describe them.
+    """List the ways to name a TARGET and our presets, or build targets and describe them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def targets(*names: str) -> int:
         with config.json and safetensors, or a preset.
     """
     if not names:
-        _print(_kinds_of_target())
+        _print(_ways_to_name_a_target(), _presets())
         return 0
     for name in names:
         _describe(name)
@@ -131,33 +131,37 @@ def check(
 ) -> int:
     """Try the laws of attention models on each TARGET, and name the module that breaks one.
 
-    With --training, a function that trains a few steps is watched in place of a TARGET.
+    A law is a rule that every attention model of its kind must obey: no token sees a later one,
+    padding changes nothing, the cache changes nothing. `qk laws` lists them. With --training, a
+    function that trains a few steps is watched in place of a TARGET.
 
-    Exit code 0: no law is broken, or none that the baseline does not know; 1: a law is broken; 2: a
-    bad call, or nothing could be built; 3: some target failed to run.
+    Exit code 0: no law is broken, or only laws that the baseline has as broken; 1: a law is broken;
+    2: a bad call, or nothing could be built; 3: some target failed to run.
 
     Parameters
     ----------
     targets
-        As for `qk targets`; `hf:*` means every Hugging Face architecture with a text head.
+        Models by name: file.py:factory, hf:gpt2, a folder or a preset (`qk targets` lists the
+        ways). `hf:*` means every Hugging Face architecture with a text head.
     law
-        Only this law, or those that begin so, as in `--law causality`; may be repeated.
+        Try only this law, or only the laws whose names begin so, as in `--law causality`. May be
+        repeated.
     kind
-        What the models are meant to be, where trying could mislead: decoder, encoder,
-        encoder-decoder or vision.
+        What the models are meant to be: decoder, encoder, encoder-decoder or vision. By default
+        this is found by trying.
     input
-        An argument of forward, where it cannot be found out: ids=tokens(batch,seq),
-        x=array(batch,seq,64), images(batch,3,32,32). Repeat it for every argument.
+        An argument of forward, such as ids=tokens(batch,seq), x=array(batch,seq,64) or
+        images(batch,3,32,32). Repeat it for every argument. By default they are found by trying.
     seed
-        Of random weights and inputs, and of what a factory draws.
+        The seed of random weights and inputs, and of what a factory draws.
     like
-        Another TARGET that each is meant to be the same as: the law `agreement` compares them.
+        Another TARGET whose outputs must be the same; the law `agreement` compares them.
     timeout
-        Stop a target after so many seconds.
+        Give up on a target after this many seconds.
     repro
-        Write a script into this folder for every breach, which shows it without querykey's checks.
+        Write a script for every breach into this folder; it shows the breach in plain torch.
     traceback
-        Print the whole traceback of what a model raised.
+        Print the whole traceback of an error that a model raised.
     json
         Print one JSON list instead of a report.
     html
@@ -165,15 +169,17 @@ def check(
     junit
         Also write the verdicts to this file as JUnit XML, which CI servers read.
     sarif
-        Also write the breaches to this file as SARIF, which code hosts show at their lines.
+        Also write the breaches to this file as SARIF, which code hosts show beside the source.
     baseline
-        What an earlier `--json` printed: a law that was broken then does not fail.
+        A file that an earlier `--json` printed: laws broken there do not count as broken now.
     store
-        Keep every finished report in this file, and go on from there next time.
+        Keep every finished report in this file, and skip finished targets next time.
     training
-        Watch this function, file.py:run, which trains a few steps: `qk laws training` has its laws.
+        Watch this function, file.py:run, which trains a few steps (`qk laws training` lists the
+        laws).
     resume
-        A function, file.py:resume, that does what --training does, and stops, saves and loads.
+        A function, file.py:resume, that trains as the one of --training does, but stops on the way,
+        saves, loads and goes on.
     """
     if training is not None or resume is not None:
         return _check_training(
@@ -213,19 +219,20 @@ def _check_training(
 
 @app.command
 def laws(name: str = "", /) -> int:
-    """List the laws: what each says, why it matters, and how it is tried.
+    """List the laws, or show some in full: what must hold, why it matters, how it is tried.
 
     Parameters
     ----------
     name
-        Only this law, or those that begin so, as in `qk laws causality`: each in full.
+        Show this law in full, or all whose names begin so, as in `qk laws causality`.
     """
     with _status("loading the laws"):
         from querykey.laws import LAWS, TRAINING_LAWS, described, terminal_table
     if name:
         _say(described(name))
     else:
-        _print(terminal_table((*LAWS, *TRAINING_LAWS)))
+        _print(terminal_table(LAWS), terminal_table(TRAINING_LAWS))
+        _say("`qk laws NAME` also shows why it matters and how it is tried.")
     return 0
 
 
@@ -254,14 +261,14 @@ def cost(
     Parameters
     ----------
     target
-        As for `qk targets`, but at its own size: `hf:NAME` has the sizes of its default
-        configuration, and a config.json needs no weights.
+        A model by name: file.py:factory, hf:gpt2, a config.json or a preset (`qk targets` lists the
+        ways). `hf:NAME` has the sizes of its default configuration; no weights are needed.
     field
-        Set fields of the configuration, arguments of the factory, or sizes of the preset first:
+        Change fields of the configuration, arguments of the factory, or sizes of the preset, as in
         hidden_size=8192 num_hidden_layers=80.
     input
-        An argument of the model's forward, for models whose arguments cannot be found out:
-        ids=tokens(batch,seq), x=array(n,64), images(batch,3,32,32). Repeat it for every argument.
+        An argument of forward, such as ids=tokens(batch,seq), x=array(n,64) or
+        images(batch,3,32,32). Repeat it for every argument. By default they are found by trying.
     at
         Put these sizes into the formulas, as in batch=8,seq=1024.
     over
@@ -272,20 +279,22 @@ def cost(
     phase
         train (forward and backward), prefill (a prompt is read) or decode (one more token).
     device
-        Also show the least time on h200, h100, a100 or cpu, and what binds it; give all sizes.
+        Also show the least time on h200, h100, a100 or cpu, and whether arithmetic or memory limits
+        it. All sizes must be given with --at.
     dtype
         The precision of weights and floating inputs on that device, such as bfloat16.
     versus
-        Another target, with its fields in the same word; show both and where they cost the same.
+        Another target, quoted with its fields, as in "hf:gpt2 n_layer=6": show both costs, and the
+        sizes at which they are equal.
     plot
-        Draw the FLOPs against a size, seq=128:131072, as SVG; with --html into the page.
+        Draw the FLOPs against a size, as in seq=128:131072, as SVG; with --html, in the page.
     modules
         Show the modules at every depth.
     full
         Show every value and every column, however wide.
     calibrate
-        First measure this device, for at most 60 s, so that the time of a pass at given sizes is
-        predicted here; what was measured is kept in the user's cache folder.
+        First measure this device, for at most 60 s; from then on the time of a pass at given sizes
+        is predicted. The measurements are kept in the user's cache folder.
     json
         Print one JSON object instead of tables; docs/json.md describes it.
     html
@@ -344,19 +353,21 @@ def generate(
     Parameters
     ----------
     folder
-        With config.json and safetensors; its tokenizer.json is used where it has one, bytes else.
+        A folder with config.json and safetensors. Its tokenizer.json reads the prompt; without one,
+        tokens are bytes.
     prompt
         The text to continue.
     tokens
-        How many tokens to say at most.
+        Stop after this many new tokens.
     temperature
-        How freely tokens are drawn; the likeliest is taken unless this, top-k or top-p is given.
+        Divide the scores by this before a token is drawn. Without it, top-k and top-p, the
+        likeliest token is taken.
     top_k
-        Draw among so many likeliest tokens.
+        Draw among this many of the likeliest tokens.
     top_p
-        Draw among the fewest tokens that have this much probability together.
+        Draw among the fewest tokens that together have this probability.
     seed
-        Draw the same tokens again.
+        Draw the same tokens as another call with this seed.
     """
     with _status(f"loading {folder}"):
         from querykey.models import Speaker
@@ -379,21 +390,21 @@ def generate(
 def train(
     config: str | None = None, /, *, list: bool = False, check: bool = False, **fields: str
 ) -> int:
-    """Train a model; the same command goes on where a run was stopped.
+    """Train a model; the same command continues a run that was stopped.
 
-    Under torchrun (`torchrun --nproc-per-node 2 --no-python qk train ...`) ranks train together.
+    To train on several processes: `torchrun --nproc-per-node 2 --no-python qk train ...`.
 
     Parameters
     ----------
     config
-        A TOML file, or the name of a recipe; none: the defaults.
+        A TOML file, or the name of a recipe; without it, every field has its default.
     list
-        Show the recipes, and every name and flag.
+        List the recipes, objectives, data sets and models, and the flag of every field.
     check
-        Only watch the first steps, by the laws of training (`qk laws training`), and report. Exit
-        code 0: no law is broken; 1: a law is broken; 3: the run failed.
+        Only train the first four steps, and try the laws of training (`qk laws training`) on them.
+        Exit code 0: no law is broken; 1: a law is broken; 3: the run failed.
     fields
-        Any field of the configuration, as `--steps 500` or `--optimizer-rate 1e-3`.
+        Any field of the configuration, as in `--steps 500` or `--optimizer-rate 1e-3`.
     """
     with _status("loading"):
         from querykey.train import check_command, listing, summary, train_command
@@ -426,11 +437,11 @@ def lab(
     names
         Experiments to run; without any, they are listed.
     all
-        Run all of them, and write the ledger: claims.md and claims.json.
+        Run all experiments, and write the verdicts of all claims: claims.md and claims.json.
     quick
-        Measure less: seconds for each experiment. A claim that this cannot decide is left open.
+        Measure less: seconds for each experiment. A claim that this cannot decide stays open.
     again
-        Measure again what is stored already, as deep and by the same code.
+        Measure again even where a measurement by the same code is stored.
     out
         The folder to write into.
     """
@@ -453,14 +464,14 @@ def lab(
 def report(run: str, /, *, html: str = "") -> int:
     """Write one HTML page about a training run: its curves, checkpoints and configuration.
 
-    The run may still be going.
+    The run need not have ended.
 
     Parameters
     ----------
     run
-        The folder of the run, as `qk train` wrote it.
+        The folder that `qk train` wrote.
     html
-        Write the page to this file, not to report.html in the folder of the run.
+        Write the page to this file. [default: report.html in that folder]
     """
     with _status("reading the run"):
         from querykey.train import write_report
@@ -472,16 +483,16 @@ def report(run: str, /, *, html: str = "") -> int:
 
 @app.command
 def demo() -> int:
-    """Show in a few seconds what querykey does."""
+    """Show in a few seconds what querykey does: a broken law, a model by name, and its cost."""
     _show_a_leak()
-    _say("A target is a model you can name. These are the ways to name one:")
-    _print(_kinds_of_target())
+    _say("A target is a model that you name. These are the ways to name one:")
+    _print(_ways_to_name_a_target())
     name = "hf:gpt2" if _has("transformers") else "decoder"
     _say(f"One of them, built without any download and described (`qk targets {name}`):\n")
     _describe(name)
     _say(f"What it costs, as a formula; nothing was computed (`qk cost {name}`):\n")
     _cost_in_short(name)
-    _say("Next: `qk check YOUR_FILE.py:YOUR_FACTORY`, and `qk --help`.")
+    _say("Next: `qk check YOUR_FILE.py:YOUR_FACTORY`, `qk train --list`, `qk lab`, `qk --help`.")
     return 0
 
 
@@ -494,7 +505,7 @@ def _show_a_leak() -> None:
         from querykey.laws import check as check_model
 
         report = check_model(leaky_model())
-    _say("`qk check` knows none of that. It tries what must not matter, and finds:\n")
+    _say("`qk check` is not told so. It changes what must not matter, such as later tokens:\n")
     rows = [f for f in report.laws if f.verdict != "not-applicable"]
     from querykey.show import table
 
@@ -502,19 +513,18 @@ def _show_a_leak() -> None:
     _say(explained(report.law("causality.perturb")) + "\n")
 
 
-def _kinds_of_target():
+def _ways_to_name_a_target():
     from querykey.show import table
-    from querykey.targets import PRESETS
+    from querykey.targets import WAYS
 
-    rows = [
-        ("file.py:factory", "a callable in your file that returns a torch.nn.Module"),
-        ("package.module:factory", "the same in an installed package"),
-        ("hf:NAME", "a Hugging Face architecture by its model_type: shrunk, random weights"),
-        ("hf:NAME:HEAD", "with a causal, masked or seq2seq head"),
-        ("a folder", "with config.json and safetensors"),
-        *((name, f"our preset, {where.split(':')[1]}()") for name, where in PRESETS.items()),
-    ]
-    return table(("TARGET", "what it is"), rows)
+    return table(("TARGET", "what it is"), WAYS)
+
+
+def _presets():
+    from querykey.show import table
+    from querykey.targets import MODEL_PRESETS, TORCH_PRESETS
+
+    return table(("preset", "what it builds"), (TORCH_PRESETS | MODEL_PRESETS).items())
 
 
 def _describe(name: str) -> None:

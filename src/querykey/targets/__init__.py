@@ -18,11 +18,14 @@ from querykey.targets.inputs import Input, stated_inputs
 from querykey.targets.kinds import is_hugging_face, is_lazy, signature_of, uncompiled
 from querykey.targets.outlines import field_of, outline, parse_fields, rebuilt
 from querykey.targets.sources import source_of
-from querykey.targets.target import PRESETS, Target, build
+from querykey.targets.target import MODEL_PRESETS, PRESETS, TORCH_PRESETS, WAYS, Target, build
 from querykey.targets.trial import floating, quiet
 
 __all__ = [
+    "MODEL_PRESETS",
     "PRESETS",
+    "TORCH_PRESETS",
+    "WAYS",
     "Input",
     "Target",
     "TargetError",

@@ -17,36 +17,46 @@ from querykey.targets.huggingface import build_architecture
 from querykey.targets.inputs import Input, examples
 from querykey.words import suggest
 
+# What each preset is, in the words of `qk targets`; the first three are made of torch's own layers.
+TORCH_PRESETS = {
+    "encoder": "torch.nn.TransformerEncoder: every token sees every token",
+    "decoder": "the same under a causal mask",
+    "encoder-decoder": "torch.nn.Transformer between two sequences of tokens",
+}
+MODEL_PRESETS = {
+    "bert": "encoder in BERT's layout, scores for masked words",
+    "gpt": "decoder in GPT-2's layout",
+    "llama": "decoder in Llama's layout: RMS norms, rotary positions, grouped heads, gated MLP",
+    "mistral": "the same with a sliding window",
+    "alibi": "decoder whose positions are ALiBi's biases",
+    "argmax": "decoder in which each query reads its best key alone",
+    "softmax": "decoder with softmax attention and rotary positions",
+    "elu": "the same with kernel attention, features elu + 1",
+    "quadratic": "the same with kernel attention, similarity (q.k + 1)^2",
+    "quadratic-decay": "the same with learned gates that let the past fade",
+    "transformer": "encoder and decoder of the original paper",
+    "t5": "encoder and decoder in T5's layout, distances as biases",
+    "vit": "vision transformer (ViT) that classifies images",
+    "davit": "DaViT: attention in windows, then between channels",
+    "autoencoder": "autoencoder of vectors, one hidden layer each way",
+    "linear-autoencoder": "autoencoder of vectors: two matrices",
+    "denoising-autoencoder": "autoencoder of vectors that is shown noisy ones",
+    "masked-autoencoder": "autoencoder of vectors that is shown half of the features",
+    "masked-patches": "autoencoder of images that is shown a quarter of the patches",
+}
 # A preset is a factory like any that a user could name: our models are imported when one is built.
 PRESETS = {
-    "encoder": "querykey.targets.presets:encoder",
-    "decoder": "querykey.targets.presets:decoder",
-    "encoder-decoder": "querykey.targets.presets:encoder_decoder",
-    **{
-        name: f"querykey.models.presets:make_{name.replace('-', '_')}"
-        for name in (
-            "bert",
-            "gpt",
-            "llama",
-            "mistral",
-            "alibi",
-            "argmax",
-            "softmax",
-            "elu",
-            "quadratic",
-            "quadratic-decay",
-            "transformer",
-            "t5",
-            "vit",
-            "davit",
-            "autoencoder",
-            "linear-autoencoder",
-            "denoising-autoencoder",
-            "masked-autoencoder",
-            "masked-patches",
-        )
-    },
+    **{name: f"querykey.targets.presets:{name.replace('-', '_')}" for name in TORCH_PRESETS},
+    **{name: f"querykey.models.presets:make_{name.replace('-', '_')}" for name in MODEL_PRESETS},
 }
+WAYS = (  # to name a target, and what each of them means
+    ("file.py:factory", "a callable in your file that returns a torch.nn.Module"),
+    ("package.module:factory", "the same in an installed package"),
+    ("hf:NAME", "a Hugging Face architecture by its model_type, with random weights"),
+    ("hf:NAME:HEAD", "the same with a head: causal, masked or seq2seq"),
+    ("a folder", "config.json and safetensors"),
+    ("a preset", "a model of our own, such as gpt; `qk targets` lists them"),
+)
 
 
 @dataclass(frozen=True)
