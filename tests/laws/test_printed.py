@@ -49,7 +49,7 @@ def test_a_report_is_printed_line_by_line():
         "5 of 10 laws tried, 2 broken, 1 failed to run",
         "BROKEN causality.perturb, causality.gradient",
         "  the answer moved by 2.4",
-        "  relative size 2.4e+00; rounding makes 1.0e-15",
+        "  relative difference 2.4e+00; rounding alone makes 1.0e-15",
         "  first module to blame: layers.1 (Layer, examples/leak.py:18)",
         "ADVICE saturation: attention is sharp",
         "holds: purity, determinism",

@@ -159,10 +159,10 @@ def _folded(laws: Iterable[str]) -> str:
 
 
 def _sized(finding: Finding) -> str:
-    """Return how large a breach is beside rounding."""
+    """Return how large a difference is, relative to the answers, and how much of it is rounding."""
     if finding.deviation is None or finding.floor is None:
         return ""
-    return f"relative size {finding.deviation:.1e}; rounding makes {finding.floor:.1e}"
+    return f"relative difference {finding.deviation:.1e}; rounding alone makes {finding.floor:.1e}"
 
 
 def _blamed(finding: Finding) -> str:

@@ -146,9 +146,10 @@ def _intent_of_few_leaks(runner: Runner, back: torch.Tensor, ahead: torch.Tensor
     if fewer:
         pairs = length * (length - 1) // 2
         return Intent(
-            True, f"it sees {seen_back} of {pairs} earlier but only {seen_ahead} later pairs"
+            True,
+            f"meant to be, as {seen_back} of {pairs} pairs look back but only {seen_ahead} ahead",
         )
-    return Intent(True, "later tokens matter far less than earlier ones")
+    return Intent(True, "meant to be, as later tokens matter far less than earlier ones")
 
 
 def _frame(runner: Runner) -> int:
@@ -188,7 +189,9 @@ def _intent_of_parts(runner: Runner) -> Intent | None:
     """Return that a model is causal most of whose parts are, or which is so in some setting."""
     causal, open_ = causal_parts(runner)
     if open_ and causal >= open_:
-        return Intent(True, f"{causal} of its {causal + open_} token-mixing modules are causal")
+        return Intent(
+            True, f"meant to be, as {causal} of its {causal + open_} token-mixing modules are"
+        )
     for setting in _variants(runner):
         try:
             back, ahead = influence(runner, setting)
@@ -196,10 +199,10 @@ def _intent_of_parts(runner: Runner) -> Intent | None:
             continue
         # Where nobody looks at anybody, as behind a mask turned round, nothing is told.
         if back.any() and not ahead.any():
-            return Intent(True, f"it does not look ahead with {setting}")
+            return Intent(True, f"meant to be, as it does not look ahead with {setting}")
     if causal and not open_:
         if scores_words(runner) and not runner.copies.functions & TURNS:
-            return Intent(True, "each of its parts is causal")
+            return Intent(True, "meant to be, as each of its parts is")
         # Two recurrences of opposite directions look like this, and so does a leak around them.
         doubt = "each of its parts is causal; if it is meant to be, say kind=decoder"
         return Intent(False, "it looks ahead everywhere", doubt)
@@ -219,10 +222,10 @@ def _intent_of_evidence(runner: Runner) -> Intent:
     if signs.both_ways:
         return Intent(False, "some scores hide later keys, others earlier ones")
     if signs.hides:
-        return Intent(True, f"it looks ahead although {signs.hides}")
+        return Intent(True, f"meant to be, as {signs.hides}, yet it looks ahead")
     mask = signs.exists or masks_kept(model)
     if mask and runner.signature.main.kind == "tokens":
-        return Intent(True, f"it looks ahead although {mask}")
+        return Intent(True, f"meant to be, as {mask}, yet it looks ahead")
     if mask:
         return Intent(False, "it looks ahead everywhere", DOUBT.format(mask))
     if scores_words(runner):
