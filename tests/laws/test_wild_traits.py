@@ -463,3 +463,23 @@ def test_derivatives_that_are_rounding_alone_are_no_breach_in_float32():
     report = check(subject, laws=["accumulation"])
     assert report.about["computed in"] == "float32"
     assert verdicts(report, "accumulation") == ["holds"]
+
+
+class OwnBlank(nn.Module):
+    """It reads a blank of its own before the first word, which no score can name."""
+
+    def __init__(self, before=WORDS):
+        super().__init__()
+        self.before = before
+        self.embed = nn.Embedding(WORDS + 1, WIDTH)
+        self.mix, self.head = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        before = functional.pad(ids, (1, 0), value=self.before)[:, :-1]
+        x = torch.cat([self.embed(ids), self.embed(before)], -1)
+        return self.head(self.mix(x).tanh())
+
+
+@pytest.mark.parametrize(("before", "verdict"), [(WORDS, "holds"), (0, "violated")])
+def test_a_row_of_the_table_that_is_never_scored_is_no_word(before, verdict):
+    assert verdicts(check(OwnBlank(before), laws=["vocabulary"]), "vocabulary") == [verdict]

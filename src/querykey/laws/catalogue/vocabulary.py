@@ -27,6 +27,7 @@ DECLARED = re.compile(
     r"audio|token)(_|$).*|.*_(id|idx|index|token|ids|tokens)$"
 )
 SIZES = re.compile(r"^(num|max|n)_|vocab|size|layers|type")
+MARKS = 4  # at most so many rows of a table are no words: a blank, a start, a mask
 PADS = re.compile(r"(^|_)pad(ding)?(_|$)", re.I)
 
 
@@ -157,7 +158,7 @@ def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         runner.call(runner.complete(Run(inputs, setting)), setting)
     declared = declared_ids(runner)
     edges = {0, 1, 2, 3, main.high - 1, main.high - 2, *watch.numbers}
-    special = sorted(s for s in edges if 0 <= s < main.high and s not in declared)
+    special = sorted(s for s in edges if 0 <= s < said(runner, setting) and s not in declared)
     ordinary = [i for i in range(main.low, main.high) if i not in edges and i not in declared]
     used = [i for i in inputs[main.name].T.flatten().tolist() if i in set(ordinary)]
     used = list(dict.fromkeys(used))
@@ -171,6 +172,16 @@ def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     else:
         raise RefusalError("renaming ordinary ids changes answers: not all its tables were found")
     yield _moved(runner, setting, inputs, tables, list(zip(special, used, strict=False)))
+
+
+def said(runner: Runner, setting: Setting) -> int:
+    """Return how many ids are words: a few beyond those that are scored are a model's own marks."""
+    high, answer = (
+        runner.signature.main.high,
+        runner.remembered(Run(runner.inputs(setting), setting)),
+    )
+    scored = answer.shape[-1] if answer.dim() == 3 else high
+    return scored if high - MARKS <= scored < high else high
 
 
 def _moved(
