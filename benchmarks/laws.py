@@ -3,12 +3,20 @@
 python benchmarks/laws.py                          # progress, a table of breaches, a line of JSON
 python benchmarks/laws.py --store run.jsonl gpt2   # resumable; only targets that contain a word
 python benchmarks/laws.py --write docs/dev/laws-zoo.md # and the page with the causes
+
+To compare with an older release of transformers, keep what the older one shows and name it:
+python benchmarks/laws.py --store older.jsonl roformer doge      # in the older environment
+python benchmarks/laws.py --older older.jsonl --write docs/dev/laws-zoo.md
+
+Who finds which planted faults, ours and public checkers: benchmarks/laws_peers.py.
 """
 
 import argparse
 import fnmatch
 import json
+import math
 import os
+import random
 import re
 import resource
 import statistics
@@ -19,7 +27,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread only waits
 
-from querykey.laws import Limits, Report, stream
+from querykey.laws import Limits, Report, check, stream
 from querykey.show import print_table
 from querykey.targets import pairs
 
@@ -81,6 +89,17 @@ CAUSES = [
 ]  # fmt: skip
 
 
+# What a newer release mended: (architectures, what it was and is, with its place today).
+MENDED = [
+    ("big_bird megatron-bert rembert roformer",
+     "every head got create_bidirectional_mask; now decoders get create_causal_mask "
+     "(big_bird/modeling_big_bird.py:1631, megatron_bert/modeling_megatron_bert.py:637, "
+     "rembert/modeling_rembert.py:569, roformer/modeling_roformer.py:727)"),
+    ("doge", "the causal mask was left out where is_causal would do, and the mask of chosen keys "
+     "took its place; now it is always made (doge/modeling_doge.py:571)"),
+]  # fmt: skip
+
+
 def cause(target: str, law: str) -> tuple[str, str]:
     name = target.split(":")[1]
     for models, laws, where, why in CAUSES:
@@ -101,6 +120,20 @@ def survey(words: list[str], store: Path | None, workers: int) -> list[Report]:
     return made
 
 
+def processor_seconds(reports: list[Report], count: int) -> list[float]:
+    """Return what checking takes of one processor, for targets drawn at random.
+
+    Seconds by the clock mean little where other processes run beside.
+    """
+    built = sorted(report.target for report in reports if report.built)
+    spent = []
+    for target in random.Random(0).sample(built, min(count, len(built))):
+        began = time.process_time()
+        check(target)
+        spent.append(time.process_time() - began)
+    return spent[1:] or spent  # the first imports transformers
+
+
 def summary(reports: list[Report], seconds: float) -> dict:
     built = [report for report in reports if report.built]
     verdicts = Counter(finding.verdict for report in built for finding in report.laws)
@@ -117,7 +150,7 @@ def summary(reports: list[Report], seconds: float) -> dict:
     }
 
 
-def page(reports: list[Report], said: dict) -> str:
+def page(reports: list[Report], said: dict, older: list[Report]) -> str:
     """What was found, as the page docs/dev/laws-zoo.md."""
     found = [(r, f) for r in reports for f in r.laws if f.verdict == "violated"]
     limits = sorted({(r.target, f.law, f.note) for r in reports for f in r.laws
@@ -130,8 +163,10 @@ def page(reports: list[Report], said: dict) -> str:
         f"{said['built']} of {said['targets']} pairs of architecture and text head of transformers "
         f"{said['versions']['transformers']} with torch {said['versions']['torch']}, shrunk, with "
         f"random weights, in {said['seconds']:.0f} s with {said['workers']} workers "
-        f"({said['cpu_seconds']:.0f} s of processor time); median "
-        f"{said['median_seconds']} s, slowest {said['slowest'][1]} with {said['slowest'][0]} s. "
+        f"({said['cpu_seconds']:.0f} s of processor time); by the clock the median is "
+        f"{said['median_seconds']} s, the slowest {said['slowest'][1]} with {said['slowest'][0]} "
+        f"s. Of {said['measured']} drawn at random, one check takes "
+        f"{said['median_processor_seconds']} s of a processor (median). "
         f"Verdicts: {', '.join(f'{n} {v}' for v, n in said['verdicts'].items())}.",
         "",
         "## Violated, and why",
@@ -148,6 +183,7 @@ def page(reports: list[Report], said: dict) -> str:
         words = f"| {report.target} | {f.law} | {size} | {f.module or ''} | {where} | {why} |"
         lines.append(words)
     lines += contract(reports)
+    lines += since(reports, older)
     lines += ["", "## Limitations", "", "| target | law | reason |", "|---|---|---|"]
     lines += [f"| {target} | {law} | {note.split(' (')[0]} |" for target, law, note in limits]
     lines += [
@@ -161,6 +197,33 @@ def page(reports: list[Report], said: dict) -> str:
     lines += ["", "## Not built", ""]
     lines += [f"- {r.note}" for r in reports if not r.built]
     return "\n".join(lines) + "\n"
+
+
+def since(reports: list[Report], older: list[Report]) -> list[str]:
+    """Return what the page says of an older release: the laws broken then, and now."""
+    if not older:
+        return []
+    now = {report.target: report for report in reports}
+    lines = [
+        "",
+        f"## What changed since transformers {older[0].versions['transformers']}",
+        "",
+        "The same check in an environment of its own with the older release "
+        "(transformers 48745 and 48748 report what was wrong).",
+        "",
+        "| target | broken then | broken now | what changed |",
+        "|---|---|---|---|",
+    ]
+    for report in older:
+        name = report.target.split(":")[1]
+        why = next((why for names, why in MENDED if name in names.split()), "")
+        then, today = (
+            ", ".join(f"{f.law} ({f.deviation or math.inf:.2g})" for f in one.violations)
+            for one in (report, now[report.target])
+        )
+        if then != today:
+            lines.append(f"| {report.target} | {then} | {today or 'nothing'} | {why} |")
+    return lines
 
 
 def contract(reports: list[Report]) -> list[str]:
@@ -203,6 +266,8 @@ def main() -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--older", type=Path, help="a store that an older transformers filled")
+    parser.add_argument("--measured", type=int, default=25, help="how many are timed alone")
     options = parser.parse_args()
     began = time.perf_counter()
     reports = survey(options.words, options.store, options.workers)
@@ -219,8 +284,15 @@ def main() -> None:
         "workers": options.workers,
         "cpu_seconds": round(spent.ru_utime + spent.ru_stime, 1),
     }
+    alone = processor_seconds(reports, options.measured)
+    said["measured"] = len(alone)
+    said["median_processor_seconds"] = round(statistics.median(alone or [0.0]), 3)
+    older = []
+    if options.older:
+        older = [Report.from_json(json.loads(line)) for line in options.older.open()]
     if options.write:
-        options.write.write_text(page(sorted(reports, key=lambda r: r.target), said))
+        reports.sort(key=lambda report: report.target)
+        options.write.write_text(page(reports, said, older))
     print(json.dumps(said))
 
 
