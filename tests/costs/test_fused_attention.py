@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
 
@@ -65,3 +66,35 @@ def test_a_mask_per_row_makes_fused_attention_run_per_row():
     assert str(qk.cost(Attend(), inputs).flops.forward) == "336*n*t"
     # As products, the scores are the same for every row, and only what follows them is not.
     assert str(qk.cost(Attend(), inputs, attention="math").flops.forward) == "168*n*t + 168*t"
+
+
+class Checkpointed(nn.Module):
+    """Attention that is run again in the backward pass, or not."""
+
+    def __init__(self, again):
+        super().__init__()
+        self.scale, self.again = nn.Parameter(torch.ones(())), again
+
+    def attend(self, x):
+        return scaled_dot_product_attention(x * self.scale, x, x)
+
+    def forward(self, x):
+        return checkpoint(self.attend, x, use_reentrant=False) if self.again else self.attend(x)
+
+
+@pytest.mark.parametrize(("attention", "products", "repeated"), [("flash", 5, 2), ("math", 4, 1)])
+@pytest.mark.parametrize("engine", ["auto", "interpolation"])
+def test_attention_that_is_checkpointed_runs_again_as_it_ran_before(
+    attention, products, repeated, engine
+):
+    """As products only the scores are repeated: nothing needs the last product's result."""
+    inputs = qk.array("n", 3, "t", 4, grad=True)
+    plain, again = (
+        qk.cost(Checkpointed(again), inputs, attention=attention, engine=engine)
+        for again in (False, True)
+    )
+    n, t = (again.symbols[name] for name in "nt")
+    product = 2 * n * 3 * t * t * 4
+    assert again.flops.forward == plain.flops.forward == 2 * product
+    assert plain.flops.backward == products * product
+    assert again.flops.backward == (repeated + products) * product

@@ -121,6 +121,17 @@ def test_the_peak_with_checkpointing_is_that_of_the_cpu_allocator(name):
     assert ours < 0.7 * plain
 
 
+def test_checkpointed_layers_with_fused_attention_keep_only_what_they_get():
+    """At the end 6 layers keep their input; one of them also has what fused attention keeps."""
+    model = CASES["encoder layers"][0]()
+    report = qk.cost(model, qk.array("b", "t", 8), attention="flash").at(b=20, t=30)
+    parts = report.training_bytes("sgd", checkpointing=True)
+    plain = report.training_bytes("sgd")
+    one = 4 * 20 * 30 * 8  # bytes of a layer's input
+    assert 6 * one < parts.activations < plain.activations / 2
+    assert parts.weights == plain.weights
+
+
 @pytest.mark.parametrize("layers", [3, 6])
 def test_the_formula_of_the_peak_is_the_peak_at_every_size(layers):
     report = qk.cost(blocks(layers), qk.tokens("b", "t"), attention="math")

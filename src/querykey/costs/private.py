@@ -90,6 +90,16 @@ def running_node() -> int | None:
     return None if node is None else node._sequence_nr()
 
 
+def run_backward(output: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Do what `output.backward(gradient)` does, with all modes of torch functions still on.
+
+    What checkpointing runs again in the backward pass then runs as it did in the forward pass.
+    """
+    torch.autograd.Variable._execution_engine.run_backward(
+        (output,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Return the number of times that a tensor was changed in place."""
     return tensor._version
@@ -150,7 +160,7 @@ def fake_weight(mode: Any, tensor: torch.Tensor, device: str) -> torch.Tensor:
         empty = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
         )
-        return parts["FakeTensor"](mode, empty, device, requires_grad=tensor.requires_grad)
+        return parts["FakeTensor"](mode, empty, device).requires_grad_(tensor.requires_grad)
     copy = fake(mode, tensor.detach(), device)
     return copy.detach().requires_grad_(tensor.requires_grad)
 

@@ -101,10 +101,11 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        q, k, v = ctx.saved_tensors[:3]
-        mask = torch.empty_like(ctx.saved_tensors[5]) if ctx.mask_gradient else None
+        saved = ctx.saved_tensors  # asked for once: what is checkpointed is computed again then
+        q, k, v = saved[:3]
+        mask = torch.empty_like(saved[5]) if ctx.mask_gradient else None
         made = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        read = *gradients, *ctx.saved_tensors
+        read = *gradients, *saved
         ctx.trace.record(fused(q, k, v, FUSED_BACKWARD), read, _given(*made, mask))
         return None, mask, *made
 

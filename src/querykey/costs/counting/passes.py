@@ -24,7 +24,7 @@ from querykey.costs.counting.trace import BACKWARD, Trace
 from querykey.costs.counting.traffic import Traffic
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.memory.timeline import Timeline
-from querykey.costs.private import size_of
+from querykey.costs.private import run_backward, size_of
 from querykey.targets import floating, quiet
 
 
@@ -122,7 +122,7 @@ class _Step(nn.Module):
             self.trace.counting = False  # what stands in for a loss is not the model's own work
             gradient = torch.ones_like(loss)
             self.trace.counting = True
-            loss.backward(gradient)
+            run_backward(loss, gradient)
 
     def _generate(self, args: Any, kwargs: Any) -> None:
         """Count a prompt, or one new token after it; the state is that after the prompt."""
