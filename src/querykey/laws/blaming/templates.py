@@ -55,7 +55,7 @@ def padded_runs(runner: Runner, setting: Setting) -> Iterator[tuple[Run, list[in
     """
     inputs, signature = runner.inputs(setting), runner.signature
     every = list(range(signature.batch_of(inputs)))
-    yield Run(inputs, setting), every, "nothing was hidden"
+    yield Run(inputs, setting), every, "no token was masked"
     for axis in padding.padded_axes(runner):
         real = signature.all_real(inputs, axis)
         real[1] = False

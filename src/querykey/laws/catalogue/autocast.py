@@ -41,8 +41,8 @@ def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         error, budget = (_error(part[index], high[index]) for part in (low, near))
         budget = ROOM * budget + SLACK[LOW]
         note = (
-            f"under autocast to bfloat16 {what} err by {error:.1e}, where rounding the output of "
-            f"every module allows {budget:.1e}"
+            f"under autocast to bfloat16 {what} are off by {error:.1e}; rounding the output of "
+            f"every module explains at most {budget:.1e}"
         )
         yield Outcome(error / budget * runner.facts.threshold, note, setting)
 

@@ -29,7 +29,7 @@ def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Ite
             Run(inputs, setting, chunks, masked),
             (every, every),
             None,
-            f"tokens were fed {_in_words(chunks)} with the cache",
+            f"the tokens were fed with the cache in chunks of {_in_words(chunks)}",
         )
     axis = runner.signature.axis
     if masked and not padding.takes_left_padding(runner):
@@ -41,7 +41,7 @@ def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Ite
             Run(padded, setting, sizes[0], masked),
             (keep, keep),
             None,
-            f"left-padded rows were fed {_in_words(sizes[0])} with the cache",
+            f"left-padded rows were fed with the cache in chunks of {_in_words(sizes[0])}",
         )
 
 
@@ -60,7 +60,7 @@ def chunk(runner: Runner, setting: Setting) -> Iterator[Trial]:
 
 
 def _in_words(chunks: tuple[int, ...]) -> str:
-    return "+".join(map(str, chunks[:4])) + ("+..." if len(chunks) > 4 else "")
+    return ", ".join(map(str, chunks[:4])) + (", ..." if len(chunks) > 4 else "")
 
 
 def sweep(runner: Runner) -> Iterator[Setting]:

@@ -48,7 +48,7 @@ def crop(runner: Runner, setting: Setting) -> Iterator[Trial]:
         Run(inputs, setting, chunks, drafts=DRAFTS),
         (every, every),
         None,
-        f"{DRAFTS} other tokens were fed after the prompt and dropped from the cache",
+        f"{DRAFTS} other tokens were fed after the prompt and then dropped from the cache",
     )
 
 
@@ -67,12 +67,13 @@ def padded(runner: Runner, setting: Setting) -> Iterator[Trial]:
             continue  # padding.left tells of it
         kept = True
         for chunks in ((length - STEPS, *[1] * STEPS), (3, length - 3 - STEPS, *[1] * STEPS)):
+            sizes = ", ".join(map(str, chunks))
             yield Trial(
                 Run(alone, setting),
                 Run(rows, setting, chunks),
                 cells,
                 None,
-                f"left-padded rows were fed {'+'.join(map(str, chunks))} with the cache",
+                f"left-padded rows were fed with the cache in chunks of {sizes}",
             )
     if not kept:
         raise RefusalError("left padding changes its answers in one call already")

@@ -134,8 +134,8 @@ def _trials(runner: Runner, setting: Setting, way: Packing) -> Iterator[Trial]:
                     every_cell([row if together else 0], range(start, stop)),
                 ),
                 None,
-                f"the document at {start} to {stop - 1} shared its row with others, told by "
-                f"`{way.name}`",
+                f"the document at positions {start} to {stop - 1} shared its row with others, as "
+                f"`{way.name}` says",
             )
 
 

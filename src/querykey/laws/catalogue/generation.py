@@ -100,10 +100,10 @@ def _outcome(runner: Runner, setting: Setting, prompt: Inputs, ids: torch.Tensor
     gap = float(gaps[row, place])
     if gap > runner.facts.threshold and not _repeats(runner, setting, prompt, ids):
         raise ValueError("its generate draws tokens by a chance that cannot be kept from acting")
-    who = "generating with the cache" if _generator(runner) == "cache" else "its generate"
+    who = "generating with the cache" if _generator(runner) == "cache" else "its generate()"
     note = (
-        f"{who}{padded} takes a token at position {start + place} of row {row} that forward scores "
-        f"{gap:.2g} below the highest"
+        f"{who}{padded} takes a token at position {start + place} of row {row} that one forward "
+        f"pass scores {gap:.2g} below the highest"
     )
     trial = _split(runner, setting, inputs, start, f"{who} was asked{padded}")
     whole_model = ModuleCall("", runner.copies.of(setting), [])  # unless the trial names a part

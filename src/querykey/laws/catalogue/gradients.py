@@ -62,8 +62,8 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if dead:
         owner = guilty_part(runner.copies.of(setting), _last_dead(dead, reached))
         note = (
-            f"{dead[0]} is used but gets no gradient, as {len(dead)} of {len(names)} parameters "
-            "do not"
+            f"{dead[0]} is used but gets no gradient; {len(dead)} of {len(names)} parameters get "
+            "none"
         )
         if not limitation(runner.copies.model, _finding(owner, note)):
             owner = who_cuts(runner, setting, owner)

@@ -21,7 +21,7 @@ def masked_row(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Try no padding; a row that is all padding; and queries before the first real token."""
     inputs, signature = runner.inputs(setting), runner.signature
     every = list(range(signature.batch_of(inputs)))
-    yield _outcome(runner, inputs, setting, every, "nothing was hidden")
+    yield _outcome(runner, inputs, setting, every, "no token was masked")
     counted = {mask.axis for mask in runner.facts.masks if mask.counts}  # 0 is no length of a row
     for axis in [axis for axis in padding.padded_axes(runner) if axis not in counted]:
         real = signature.all_real(inputs, axis)
@@ -52,8 +52,8 @@ def _outcome(
         row = int(infinite.flatten(1).any(1).nonzero()[0])
         count = int(infinite.sum())
         note = (
-            f"{count} of the {answer.numel()} numbers of the answer are not finite, the first in "
-            f"row {row}, when {when}"
+            f"{count} of the {answer.numel()} numbers of the answer are NaN or infinite, the first "
+            f"in row {row}, when {when}"
         )
         evidence = Evidence({"sample": row}, module=_first_not_finite(runner, run))
         return Outcome(math.inf, note, setting, evidence=evidence)
@@ -64,8 +64,8 @@ def _outcome(
     model.zero_grad(set_to_none=True)
     if bad:
         note = (
-            f"the gradients of {len(bad)} parameters are not finite when {when}, that of "
-            f"{bad[0]} among them"
+            f"the gradients of {len(bad)} parameters, such as {bad[0]}, are NaN or infinite when "
+            f"{when}"
         )
         return Outcome(math.inf, note, setting)
     return Outcome(0.0, when, setting)

@@ -119,7 +119,7 @@ def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterato
         Run({**changed, **masks}, setting),
         (keep, keep),
         (move, move) if move else None,
-        f"only the content of {'left' if left else 'right'} padding of {axis} was changed",
+        f"only the content of the {'left' if left else 'right'} padding of {axis} changed",
         _inside(runner, axis, real.nonzero().tolist(), real.nonzero().tolist()),
     )
 

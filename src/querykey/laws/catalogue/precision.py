@@ -66,8 +66,8 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             near = _answer(runner, exact, cast, setting, wide=True)
         error, budget = _rms(low, high), ROOM * _rms(near, high) + SLACK[dtype]
         note = (
-            f"in {name} answers err by {error:.1e}, where rounding the "
-            f"output of every module allows {budget:.1e}"
+            f"in {name} answers are off by {error:.1e}; rounding the output of every module "
+            f"explains at most {budget:.1e}"
         )
         yield Outcome(_scaled(runner, error, budget), note, setting)
 
@@ -96,8 +96,8 @@ def fused(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             step = torch.finfo(dtype).eps * float(high.abs().max() / high.pow(2).mean().sqrt())
             error, budget = _rms(fast, high), 2 * _rms(plain, high) + step
             note = (
-                f"fused attention in {str(dtype)[6:]} errs by {error:.1e}, where torch's plain one "
-                f"allows {budget:.1e}{padded}"
+                f"fused attention in {str(dtype)[6:]} is off by {error:.1e}{padded}; the error of "
+                f"torch's plain attention explains at most {budget:.1e}"
             )
             yield Outcome(_scaled(runner, error, budget), note, setting)
 
