@@ -41,21 +41,19 @@ class Job:
 
 
 SHAKESPEARE = {"path": "text/tinyshakespeare.txt"}  # below QUERYKEY_DATA
-RECALL = {"evaluate_every": "100"}
-LENGTHS = (18, 34, 66)
+PAIRS = (8, 16, 32)
+DEEPER = {"layers": "4", "dropout": "0.2"}
 MECHANISMS = ("recall", "recall-quadratic", "recall-elu", "recall-quadratic-decay")
 JOBS: dict[str, Job] = {
     "characters": Job("characters", seeds=SEEDS, flags=SHAKESPEARE, large=False),
     "german-english": Job("german-english", jobs.translation),
     "german-english-torch": Job("german-english", jobs.translation_by_torch),
-    "mnist": Job("mnist"),
+    "mnist": Job("mnist", seeds=SEEDS),
     "masked-words": Job("masked-words", jobs.masked),
-    "snippets": Job("snippets", jobs.classes),
-    "snippets-both": Job(
-        "snippets",
-        jobs.classes,
-        flags={"objective-name": "words-and-pairs", "steps": "8000", "dropout": "0.2"},
-    ),
+    "snippets": Job("snippets", jobs.classes, SEEDS),
+    "snippets-deeper": Job("snippets", jobs.classes, SEEDS, DEEPER),
+    "snippets-development": Job("snippets", jobs.development),
+    "snippets-deeper-development": Job("snippets", jobs.development, flags=DEEPER),
     "words-and-pairs": Job("words-and-pairs", jobs.classes, SEEDS),
     "words-and-pairs-shakespeare": Job(
         "words-and-pairs", jobs.classes, SEEDS, SHAKESPEARE | {"steps": "1500"}
@@ -63,8 +61,8 @@ JOBS: dict[str, Job] = {
     "dates": Job("dates", jobs.dates),
     "adjacent": Job("adjacent", jobs.classes, SEEDS),
     **{
-        f"{name}-{length}": Job(name, flags=RECALL | {"length": str(length)}, large=False)
-        for length in LENGTHS
+        f"{name}-{pairs}": Job(name, flags={"length": str(4 * pairs), "queries": str(pairs)})
+        for pairs in PAIRS
         for name in MECHANISMS
     },
     "adjacent-shakespeare": Job("adjacent", jobs.classes, SEEDS, SHAKESPEARE | {"steps": "1500"}),
@@ -119,10 +117,11 @@ def begin(task: Task, scale: float) -> subprocess.Popen:
     )
 
 
-def go(todo: list[Task], seconds: float, cores: int, scale: float) -> None:
+def go(todo: list[Task], seconds: float, cores: int, scale: float, patience: float = 40) -> None:
     """Do all tasks side by side, as many of each kind as there is room for, until time is up."""
     end, out, running = time.monotonic() + seconds, todo[0].folder.parent, {}
-    room = {"cuda": max(cores - 5, 1), "cpu": 5 if torch.cuda.is_available() else cores}
+    few = min(sum(task.device == "cpu" for task in todo), 5)
+    room = {"cuda": max(cores - few, 1), "cpu": few if torch.cuda.is_available() else cores}
     waiting, last = list(todo), 0.0
     while waiting or running:
         for task in list(waiting):
@@ -140,7 +139,7 @@ def go(todo: list[Task], seconds: float, cores: int, scale: float) -> None:
         time.sleep(0.3)
     for process in running.values():  # a run that is told to stop saves, and is measured
         process.send_signal(signal.SIGTERM)
-    while running and time.monotonic() < end + 25:
+    while running and time.monotonic() < end + patience:
         running = {task: process for task, process in running.items() if process.poll() is None}
         time.sleep(0.3)
     for process in running.values():
@@ -184,9 +183,9 @@ FIGURES = (
     ("classes", "Classes, share right", "correct", ("mnist", "snippets", "adjacent", "entailed")),
     ("dates", "Dates to ISO 8601, rows right", "rows", ("dates",)),
     *(
-        (f"recall-{n}", f"Associative recall, {(n - 2) // 2} pairs, share right", "correct",
+        (f"recall-{n}", f"Associative recall, {n} pairs, share right", "correct",
          tuple(f"{name}-{n}" for name in MECHANISMS))
-        for n in LENGTHS
+        for n in PAIRS
     ),
 )  # fmt: skip
 

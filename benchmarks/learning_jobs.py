@@ -5,6 +5,7 @@ A job writes the folder of its run, and `result.json` beside it when it is done 
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from querykey.train.data.parallel import read_lines
 from querykey.train.loop import Trainer
 from querykey.train.objectives.objective import IGNORED
 from querykey.train.objectives.text import TextClass
+from querykey.train.order import SampleOrder
 from querykey.train.ranks import Ranks, device_for
 from querykey.train.recipes import RECIPES
 from querykey.train.run import make_trainer
@@ -125,10 +127,26 @@ def classes(trainer):
         many = range(min(len(trainer.data.train), 30000))
         epochs = 4 if len(many) < 20000 else 1
         train = [trainer.data.train.sample(i, epoch) for epoch in range(epochs) for i in many]
+        train = [sample for sample in train if sample["label"] != IGNORED]
         write(trainer, found)  # counting takes a while
-        counted = bag_of_words(train, valid, trainer.data.facts.vocabulary, "types" in valid[0])
+        try:
+            counted = bag_of_words(train, valid, trainer.data.facts.vocabulary, "types" in valid[0])
+        except ImportError:  # scikit-learn counts
+            return found
         found |= {"counting words": counted}
     return found
+
+
+def development(trainer):
+    """The same on files that are kept out of those to train with: to choose a recipe by."""
+    train = trainer.data.train
+    labelled = [file for file in train.files if file[0] != IGNORED]
+    kept = labelled[2::5]
+    files = [file for file in train.files if not any(file is other for other in kept)]
+    parts = replace(train, files=files), replace(train, files=kept, seed=None)
+    trainer.data = replace(trainer.data, train=parts[0], valid=parts[1])
+    trainer.order = SampleOrder(len(parts[0]), trainer.config.loop.seed)
+    return classes(trainer)
 
 
 @torch.no_grad()

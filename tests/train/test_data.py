@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from querykey.train import ConfigError, read_config
 from querykey.train.data.images import Images, moved, read_idx
@@ -17,8 +18,11 @@ from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair
 from querykey.train.data.source import DataError
 from querykey.train.data.text import pieces
 from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
+from querykey.train.objectives.objective import IGNORED
 from querykey.train.order import SampleOrder, sample_generator
 from querykey.train.parts import DATA, load_data
+from querykey.train.ranks import Ranks
+from querykey.train.run import make_trainer
 
 
 def data(tmp_path, name, objective="causal", **fields):
@@ -93,6 +97,25 @@ def test_recall_asks_for_the_value_that_was_shown_with_the_key(tmp_path):
         assert len(pairs) == 8
         assert pairs[key] == value
         assert sample["judged"].tolist() == [False] * 17 + [True]
+
+
+def test_recall_may_ask_for_several_keys_each_once(tmp_path):
+    orders = set()
+    for queries, pairs in ((2, 5), (7, 7)):
+        loaded = data(tmp_path, "recall", length=2 * (pairs + queries), queries=queries, samples=20)
+        for index in range(20):
+            sample = loaded.train.sample(index)
+            tokens, shown = sample["tokens"].tolist(), 2 * pairs
+            values = dict(zip(tokens[:shown:2], tokens[1:shown:2], strict=True))
+            asked = tokens[shown::2]
+            assert len(values) == pairs
+            assert len(set(asked)) == queries
+            assert [values[key] for key in asked] == tokens[shown + 1 :: 2]
+            assert sample["judged"].tolist() == [False] * shown + [False, True] * queries
+            orders.add(tuple(tokens[:shown:2].index(key) for key in asked))
+    assert len(orders) > 30
+    with pytest.raises(DataError, match=r"at least 28: for each of 7 queries .* got 27"):
+        data(tmp_path, "recall", length=27, queries=7)
 
 
 def parsed(text: str) -> datetime.date:
@@ -360,6 +383,25 @@ def test_vectors_of_ten_classes_are_those_of_two(tmp_path):
         read_config({"data": {"classes": 1}})
 
 
+@pytest.mark.parametrize(
+    ("name", "objective", "fields", "sentence"),
+    [
+        ("copy", "causal", {"queries": 2},
+         "data.queries is how many keys of `recall` are asked, and the data `copy` are none; "),
+        ("inverted", "classes", {"unlabelled": True},
+         "data.unlabelled is whether `snippets` of other packages are read too, and the data "),
+        ("snippets", "classes", {"unlabelled": True},
+         "the objective `classes` learns nothing; objective.name for it is words-and-pairs"),
+    ],
+)  # fmt: skip
+def test_a_field_that_says_nothing_of_these_data_is_refused(
+    tmp_path, name, objective, fields, sentence
+):
+    with pytest.raises(ConfigError) as error:
+        data(tmp_path, name, objective, **fields)
+    assert sentence in str(error.value)
+
+
 def test_parallel_lines_are_paired(tmp_path):
     for split in ("train", "val"):
         (tmp_path / f"{split}.de").write_text("ein Hund\neine Katze\n")
@@ -394,6 +436,58 @@ def test_snippets_of_one_file_are_all_of_one_split(tmp_path):
     )
     assert moved > 0.95 * len(first)
     assert loaded.valid.sample(3, 1)["tokens"].tolist() == valid[3]["tokens"].tolist()
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A library of three packages with six files each, one of them none of the eight."""
+    files = []
+    for package in ("asyncio", "xml", "json"):
+        for number in range(6):
+            file = tmp_path / package / f"{number}.py"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"{package}{number} " * 20)
+            files.append(file)
+    monkeypatch.setattr("querykey.train.data.sentences.stdlib_files", lambda: files)
+
+
+def test_snippets_without_a_label_are_those_of_other_packages(tmp_path, library):
+    splits = {}
+    for unlabelled in (False, True):
+        fields = {"length": 12, "unlabelled": unlabelled}
+        loaded = data(tmp_path, "snippets", "words-and-pairs", **fields)
+        decode = loaded.facts.tokenizer.decode
+        for name in ("train", "valid"):
+            source = getattr(loaded, name)
+            samples = [source.sample(i) for i in range(len(source))]
+            splits[unlabelled, name] = [(decode(s["tokens"]), s["label"]) for s in samples]
+    labels = Counter(label for _, label in splits[True, "train"])
+    assert set(labels) == {0, 7, IGNORED}
+    assert labels[IGNORED] == 6 * (len("json0 ") * 20 // 11)
+    assert all(("json" in text) == (label == IGNORED) for text, label in splits[True, "train"])
+    assert splits[True, "valid"] == splits[False, "valid"]
+    labelled = [sample for sample in splits[True, "train"] if sample[1] != IGNORED]
+    assert labelled == splits[False, "train"]
+
+
+@torch.no_grad()
+def test_pairs_without_a_label_are_not_judged_by_their_class(tmp_path, library):
+    sections = {
+        "folder": str(tmp_path / "run"), "objective": {"name": "words-and-pairs"},
+        "data": {"name": "snippets", "length": 12, "unlabelled": True},
+        "model": {"name": "bert", "width": 16, "heads": 2, "layers": 1},
+        "loop": {"batch": 300, "precision": "float64", "steps": 2},
+    }  # fmt: skip
+    trainer = make_trainer(read_config(sections), Ranks())
+    batch = trainer.batch_at(range(len(trainer.data.train)))
+    labels = batch.tensors["labels"]
+    judged = labels != IGNORED
+    assert 0 < judged.sum() < len(labels)
+    assert batch.terms["pairs"] == int(judged.sum())
+    trainer.model.eval()
+    scores = trainer.model(batch.tensors["ids"])[1]
+    wanted = torch.nn.functional.cross_entropy(scores[judged], labels[judged], reduction="sum")
+    assert float(trainer.sums(batch)["pairs"]) == pytest.approx(float(wanted), abs=1e-9)
 
 
 def test_pieces_of_a_file_cover_it_in_order():

@@ -37,13 +37,15 @@ class DataConfig:
     length: int = 64  # tokens of a sample, at most
     documents: bool = False  # of a text: a token sees only its own file, rows hold several
     samples: int = 10000  # how many a generated task has
+    queries: int = 1  # of `recall`: how many of the keys that were shown are asked
     classes: int = 2  # of vectors
+    unlabelled: bool = False  # of snippets: those of other packages too, for `words-and-pairs`
     shift: int = 0  # pixels by which training images are moved at most, anew in every epoch
     source: str = "de"  # of parallel text, the ending of its files
     target: str = "en"
 
     def __post_init__(self):
-        _check(self, whole, "vocabulary", "length", "samples")
+        _check(self, whole, "vocabulary", "length", "samples", "queries")
         _check(self, lambda name, value: whole(name, value, least=2), "classes")
         _check(self, lambda name, value: whole(name, value, least=0), "shift")
 

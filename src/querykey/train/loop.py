@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -83,6 +83,7 @@ class Trainer:
         self.learner: nn.Module = Learner(self.model, objective)
         self.run_learner: Any = self.learner
         self.step = 0  # steps done
+        self.ready: dict[int, list[Batch]] = {}  # the pieces of the step that comes next
         copies = ranks.world > 1 and not config.loop.shard
         unused = copies and self._has_unused_parameters()
         self.learner = spread(self.learner, ranks, config.loop.shard, unused)
@@ -111,7 +112,7 @@ class Trainer:
             while self.step < loop.steps:
                 progress = self.advance()
                 if self.ranks.first:
-                    self.folder.write(_entry(progress))
+                    self.folder.write(asdict(progress) | {"seconds": round(progress.seconds, 6)})
                     tell(progress)
                 done = self.step == loop.steps
                 stopping = self.ranks.total(interrupted.is_set(), self.device) > 0
@@ -127,10 +128,13 @@ class Trainer:
     def advance(self) -> Progress:
         """Do one step: the gradients of all pieces, then one update."""
         began = time.perf_counter()
-        batches = self.pieces(self.step)
+        batches = self.ready.pop(self.step, None) or self.pieces(self.step)
         tokens = int(self.ranks.total(sum(batch.tokens for batch in batches), self.device))
-        loss = self.gradients(batches)
+        mean = self.accumulate(batches)
         norm = self.gradient_norm()
+        if self.step + 1 < self.config.loop.steps:  # while a GPU is at work on the above
+            self.ready = {self.step + 1: self.pieces(self.step + 1)}
+        loss = self.over_ranks(mean)
         if not (loss.isfinite() and norm.isfinite()):
             self.explain_failure(batches, float(loss))
         largest = self.config.optimizer.clip or float("inf")
@@ -172,6 +176,14 @@ class Trainer:
 
     def gradients(self, batches: list[Batch]) -> Tensor:
         """Add up the gradients of the mean loss over every term of the step; return that mean."""
+        return self.over_ranks(self.accumulate(batches))
+
+    def over_ranks(self, mean: Tensor) -> Tensor:
+        """Return the sum of what every rank adds to the mean loss, on the host."""
+        return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+
+    def accumulate(self, batches: list[Batch]) -> Tensor:
+        """Add up the gradients of this rank's pieces; return what they add to the mean loss."""
         terms = {
             name: self.ranks.total(sum(batch.terms[name] for batch in batches), self.device)
             for name in self.objective.losses
@@ -183,7 +195,7 @@ class Trainer:
                 # Ranks' gradients are averaged, and here their sum is wanted.
                 (share * self.ranks.world).backward()
             mean += share.detach()
-        return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+        return mean
 
     def _share(self, sums: dict[str, Tensor], terms: dict[str, float]) -> Tensor:
         """Return what one piece adds to the mean loss of a step."""
@@ -287,14 +299,3 @@ class Trainer:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _entry(progress: Progress) -> dict[str, Any]:
-    return {
-        "step": progress.step,
-        "loss": progress.loss,
-        "rate": progress.rate,
-        "norm": progress.norm,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 6),
-    }

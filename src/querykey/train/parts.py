@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from querykey.models import PatchAutoencoder
-from querykey.train.config import ConfigError, ObjectiveConfig, TrainConfig
+from querykey.train.config import ConfigError, DataConfig, ObjectiveConfig, TrainConfig
 from querykey.train.data.images import load_digits, load_mnist, load_vectors
 from querykey.train.data.parallel import load_parallel
 from querykey.train.data.sentences import load_adjacent, load_grammar, load_snippets
@@ -189,6 +189,13 @@ DATA: dict[str, DataKind] = {
     ),
 }
 
+# Fields that one kind of data has alone: whose, and what they say.
+OWN_FIELDS = {
+    "classes": ("vectors", "how many classes `vectors` have"),
+    "queries": ("recall", "how many keys of `recall` are asked"),
+    "unlabelled": ("snippets", "whether `snippets` of other packages are read too"),
+}
+
 
 def load_data(
     config: TrainConfig, folder: Path | None = None, tokenizer: Tokenizer | None = None
@@ -216,10 +223,16 @@ def load_data(
         raise ConfigError(
             f"data.shift moves images, and the data `{config.data.name}` are none; leave it out"
         )
-    if config.data.classes != 2 and config.data.name != "vectors":
+    for field, (owner, says) in OWN_FIELDS.items():
+        default = getattr(DataConfig, field)
+        if getattr(config.data, field) != default and config.data.name != owner:
+            raise ConfigError(
+                f"data.{field} is {says}, and the data `{config.data.name}` are none; leave it out"
+            )
+    if config.data.unlabelled and config.objective.name != "words-and-pairs":
         raise ConfigError(
-            f"data.classes is how many classes `vectors` have, and the data `{config.data.name}` "
-            f"are none; leave it out"
+            f"data.unlabelled adds snippets without a label, of which the objective "
+            f"`{config.objective.name}` learns nothing; objective.name for it is words-and-pairs"
         )
     wanted = {*kind.special, *objective.special}
     special = tuple(name for name in SPECIAL if name in wanted)

@@ -33,9 +33,10 @@ def _bert(**more: Any) -> dict[str, Any]:
 def _recall(name: str, model: str, how: str) -> TrainingRecipe:
     """Return associative recall with one mechanism, in blocks that are the same for all."""
     return _recipe(
-        name, f"the value of a key that was shown among others, {how}",
-        {"name": "recall", "length": 34, "samples": 100000},
-        {"name": model, "layers": 2, "width": 64}, loop={"batch": 64, "steps": 2000},
+        name, f"the values of keys that were shown among others, {how}",
+        {"name": "recall", "length": 64, "queries": 16, "samples": 100000},
+        {"name": model, "layers": 2, "width": 64},
+        optimizer={"rate": 2e-3, "warmup": 100}, loop={"batch": 256, "steps": 3000},
     )  # fmt: skip
 
 
@@ -78,9 +79,12 @@ RECIPES: dict[str, TrainingRecipe] = {
     ),
     "snippets": _recipe(
         "snippets", "which package of Python's own library a snippet is from",
-        {"name": "snippets", "tokenizer": "bpe", "vocabulary": 4096, "length": 64},
-        _bert(layers=2, dropout=0.1), "classes",
-        optimizer={"warmup": 300}, loop={"batch": 64, "steps": 3000},
+        {
+            "name": "snippets", "tokenizer": "bpe", "vocabulary": 4096, "length": 64,
+            "unlabelled": True,
+        },
+        _bert(layers=2, dropout=0.1), "words-and-pairs",
+        optimizer={"warmup": 300}, loop={"batch": 256, "steps": 5000},
     ),
     "dates": _recipe(
         "dates", "dates in many formats to ISO 8601",
@@ -109,7 +113,7 @@ RECIPES: dict[str, TrainingRecipe] = {
         "mnist", "MNIST by a small vision transformer",
         {"name": "mnist", "shift": 2}, {"name": "vit", "patch": 4, "width": 128, "dropout": 0.1},
         "images",
-        optimizer={"warmup": 500}, loop={"batch": 128, "steps": 7000},
+        optimizer={"warmup": 500}, loop={"batch": 256, "steps": 6000},
     ),
     "digits": _recipe(
         "digits", "scikit-learn's digits by a small vision transformer",

@@ -19,6 +19,7 @@ from querykey.train.config import DataConfig
 from querykey.train.data.source import Data, DataError, Drawn, Facts, drawn_apart
 from querykey.train.data.text import phase, pieces, stdlib_files, text_files
 from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
+from querykey.train.objectives.objective import IGNORED
 from querykey.train.order import sample_generator
 
 PEOPLE = [
@@ -102,14 +103,15 @@ def entailed_pair(generator: np.random.Generator) -> tuple[str, str, int]:
     return " and ".join(parts), claim, label
 
 
-def paired(tokenizer: Tokenizer, first: str, second: str, length: int) -> dict[str, Any]:
+def paired(
+    special: dict[str, int], first: np.ndarray, second: np.ndarray, length: int
+) -> dict[str, Any]:
     """Return tokens of [begin] first [separate] second [separate], and which text each is of."""
     if length < 5:
         raise DataError(
             f"data.length of a pair is at least 5, for its marks are 3 tokens; got {length}"
         )
-    begin, separate = tokenizer.special["begin"], tokenizer.special["separate"]
-    a, b = tokenizer.encode(first), tokenizer.encode(second)
+    begin, separate, a, b = special["begin"], special["separate"], first, second
     while len(a) + len(b) > length - 3:
         a, b = (a[:-1], b) if len(a) > len(b) else (a, b[:-1])
     tokens = np.concatenate([[begin], a, [separate], b, [separate]])
@@ -136,7 +138,8 @@ def load_grammar(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker) 
     def split(name: str, count: int) -> Drawn:
         def draw(index: int) -> dict[str, Any]:
             first, second, label = drawn_apart(make, seed, name, index)
-            return paired(tokenizer, first, second, config.length) | {"label": label}
+            ids = tokenizer.encode(first), tokenizer.encode(second)
+            return paired(tokenizer.special, *ids, config.length) | {"label": label}
 
         return Drawn(count, draw)
 
@@ -165,21 +168,22 @@ def load_adjacent(
     if len(texts) < 100:
         raise DataError(f"the text has {len(texts)} sentences, too few for pairs of them")
     tokenizer = make_tokenizer(config.tokenizer, texts, config.vocabulary)
-    cut = int(len(texts) * 0.9)
+    special, cut = tokenizer.special, int(len(texts) * 0.9)
+    encoded = [tokenizer.encode(text) for text in texts]  # once: a sentence is in many pairs
 
-    def split(name: str, texts: list[str]) -> Drawn:
+    def split(name: str, texts: list[np.ndarray]) -> Drawn:
         def draw(index: int) -> dict[str, Any]:
             generator = sample_generator(seed, name, index)
             label = int(generator.integers(2))
             away = 1 if label else int(generator.integers(2, len(texts)))  # neither itself nor next
             first = index % (len(texts) - 1)
             second = texts[(first + away) % len(texts)]
-            return paired(tokenizer, texts[first], second, config.length) | {"label": label}
+            return paired(special, texts[first], second, config.length) | {"label": label}
 
         return Drawn(len(texts) - 1, draw, fresh=True)
 
     facts = Facts(tokenizer.size, config.length, classes=2, tokenizer=tokenizer)
-    return Data(split("train", texts[:cut]), split("valid", texts[cut:]), facts)
+    return Data(split("train", encoded[:cut]), split("valid", encoded[cut:]), facts)
 
 
 PACKAGES = [
@@ -198,7 +202,7 @@ PACKAGES = [
 class Snippets:
     """Pieces of labelled files, side by side; where the first of a file begins differs by epoch."""
 
-    files: Sequence[tuple[int, np.ndarray]]  # label, tokens
+    files: Sequence[tuple[int, np.ndarray]]  # label, or IGNORED where there is none; tokens
     room: int  # tokens of a piece, its mark left out
     begin: int
     seed: int | None = None  # None: every file is cut at its first token, in every epoch
@@ -226,15 +230,10 @@ def load_snippets(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker)
     """Return snippets of the standard library, labelled by the package that they are from.
 
     Every fifth file of a package, or its last one of fewer, is kept for evaluation, so that no
-    snippet has neighbours there.
-    Each epoch cuts the other files at other places.
+    snippet has neighbours there. Each epoch cuts the other files at other places. If the config
+    asks for it, files of no such package are trained on too, without a label.
     """
-    files: dict[str, list[Path]] = {name: [] for name in PACKAGES}
-    for file in stdlib_files():
-        for name in PACKAGES:
-            if file.parent.name == name or name in file.parts[-3:-1]:
-                files[name].append(file)
-                break
+    files, others = _by_package()
     tokenizer = make_tokenizer(
         config.tokenizer,
         (part for group in files.values() for part in pieces(group)),
@@ -246,11 +245,26 @@ def load_snippets(config: DataConfig, seed: int, make_tokenizer: TokenizerMaker)
     splits: tuple[list[tuple[int, np.ndarray]], list[tuple[int, np.ndarray]]] = ([], [])
     for label, name in enumerate(PACKAGES):
         for number, file in enumerate(files[name]):
-            ids = np.concatenate([tokenizer.encode(part) for part in pieces([file])] or [[]])
             kept = number % 5 == 4 or number == len(files[name]) - 1 < 4
-            splits[kept].append((label, ids))
+            splits[kept].append((label, _ids(file, tokenizer)))
+    if config.unlabelled:
+        splits[0].extend((IGNORED, _ids(file, tokenizer)) for file in others)
     train, valid = Snippets(splits[0], room, begin, seed), Snippets(splits[1], room, begin)
     if not (len(train) and len(valid)):
         raise DataError("the packages of Python's own library have too few files for snippets")
     facts = Facts(tokenizer.size, config.length, classes=len(PACKAGES), tokenizer=tokenizer)
     return Data(train, valid, facts)
+
+
+def _by_package() -> tuple[dict[str, list[Path]], list[Path]]:
+    """Return the files of each package, and those of none of them."""
+    files: dict[str, list[Path]] = {name: [] for name in PACKAGES}
+    others = []
+    for file in stdlib_files():
+        package = next((name for name in PACKAGES if name in file.parts[-3:-1]), None)
+        (others if package is None else files[package]).append(file)
+    return files, others
+
+
+def _ids(file: Path, tokenizer: Tokenizer) -> np.ndarray:
+    return np.concatenate([tokenizer.encode(part) for part in pieces([file])] or [[]])

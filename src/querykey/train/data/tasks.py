@@ -39,25 +39,28 @@ def load_copy(config: DataConfig, seed: int, letters: int = 26) -> Data:
 
 
 def load_recall(config: DataConfig, seed: int) -> Data:
-    """Return associative recall: pairs of a key and a value, then one of the keys; its value is
-    judged.
+    """Return associative recall: pairs of a key and a value, then keys again, each with its value.
 
-    With length L there are (L - 2) // 2 pairs, of different keys among twice as many.
+    The values that are asked are judged. With length L and Q queries there are (L - 2 Q) // 2
+    pairs, of different keys among twice as many, and Q of these keys are asked.
     """
-    pairs = (config.length - 2) // 2
-    if pairs < 1:
+    queries = config.queries
+    pairs = (config.length - 2 * queries) // 2
+    if pairs < queries:
         raise DataError(
-            "associative recall needs data.length of at least 4: a pair, a key, a value"
+            f"associative recall needs data.length of at least {4 * queries}: for each of "
+            f"{queries} queries a pair that was shown, a key, a value; got {config.length}"
         )
     keys, values = 2 * pairs, 32
 
     def draw(generator: np.random.Generator) -> dict[str, Any]:
         key = generator.permutation(keys)[:pairs]
         value = keys + generator.integers(values, size=pairs)
-        asked = int(generator.integers(pairs))
-        shown = np.stack([key, value], 1).reshape(-1)
-        tokens = np.concatenate([shown, [key[asked], value[asked]]])
-        return {"tokens": tokens, "judged": np.arange(len(tokens)) == len(tokens) - 1}
+        asked = [generator.integers(pairs)] if queries == 1 else generator.permutation(pairs)
+        order = np.concatenate([np.arange(pairs), asked[:queries]])
+        tokens = np.stack([key, value], 1)[order].reshape(-1)
+        places = np.arange(len(tokens))
+        return {"tokens": tokens, "judged": (places > 2 * pairs) & (places % 2 == 1)}
 
     return _generated(config, seed, draw, Facts(keys + values, config.length))
 

@@ -158,7 +158,7 @@ class WordsAndPairs:
         """Return rows of ids and types, which of them are real, and the labels of both tasks."""
         batch = self.pairs.batch(examples)
         hidden = stacked(examples, "hidden", IGNORED)
-        words, pairs = terms_in(hidden)["loss"], len(examples)
+        words, pairs = terms_in(hidden)["loss"], batch.terms["loss"]
         terms = {"words": words, "words_correct": words, "pairs": pairs, "pairs_correct": pairs}
         return Batch(batch.tensors | {"hidden": hidden}, terms, batch.tokens)
 
