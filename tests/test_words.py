@@ -6,7 +6,7 @@ import torch
 
 from querykey.errors import QuerykeyError
 from querykey.show import write_file
-from querykey.words import last_line, share, suggest, whole
+from querykey.words import last_line, room_for, share, suggest, whole
 
 
 def test_the_nearest_word_is_suggested_and_no_far_one():
@@ -53,3 +53,14 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     assert (tmp_path / "page.html").read_text() == "a \\udcff"
     with pytest.raises(QuerykeyError, match=r"none/page.html` cannot be written: No such file"):
         write_file(tmp_path / "none" / "page.html", "a")
+
+
+def test_no_room_in_memory_is_said_and_other_errors_pass():
+    words = r"^there is no memory for a table of 2\^60 rows$"
+    with pytest.raises(QuerykeyError, match=words), room_for("a table of 2^60 rows"):
+        torch.empty(2**60)
+    with pytest.raises(QuerykeyError, match="there is no memory for a list"), room_for("a list"):
+        raise MemoryError
+    for other in (RuntimeError("no such operator"), torch.OutOfMemoryError("CUDA out of memory")):
+        with pytest.raises(type(other), match=str(other)), room_for("a table"):
+            raise other

@@ -8,7 +8,8 @@ import operator
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def is_own(file: str) -> bool:
     return not (foreign or "site-packages" in file or file.startswith("<"))
 
 
+# What torch says where memory is short, or where the bytes of an array are beyond 64 bits.
+NO_ROOM = ("can't allocate memory", "Storage size calculation overflowed")
 LARGEST = 2**62  # what sizes and positions may be, so that their sums are still 64-bit numbers
 
 
@@ -80,6 +83,21 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     if number > LARGEST:
         raise QuerykeyError(f"{name} is at most 2^62; got {number}")
     return number
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Run a block that makes arrays; where memory has no room for them, say of what.
+
+    A GPU's OutOfMemoryError stays as it is: callers catch it to try smaller sizes.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        plain = type(error) is RuntimeError and any(words in str(error) for words in NO_ROOM)
+        if not (plain or isinstance(error, MemoryError)):
+            raise
+        raise QuerykeyError(f"there is no memory for {what}") from None
 
 
 def share(name: str, value: Any) -> float:

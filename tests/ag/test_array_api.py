@@ -196,3 +196,20 @@ def test_the_import_loads_numpy_alone():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_axis_that_is_not_there_is_an_index_error():
+    x = ag.Tensor(np.ones((2, 3)))
+    for call in (lambda: ag.expand_dims(x, 7), lambda: ag.sum(x, 2), lambda: x[5]):
+        with pytest.raises(IndexError, match="does not fit"):
+            call()
+
+
+def test_no_derivative_is_compared_where_a_function_is_not_finite():
+    with pytest.raises(ValueError, match="compares at finite numbers; input 1 has others"):
+        ag.gradcheck(ag.add, np.ones(2), np.array([1.0, np.nan]))
+    with (
+        pytest.raises(ValueError, match="is infinite or NaN at the inputs"),
+        np.errstate(all="ignore"),
+    ):
+        ag.gradcheck(ag.log, np.zeros(2))

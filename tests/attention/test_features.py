@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from querykey import attend, empty_state, extend, weights
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures, Taylor
+from querykey.attention.masks import Causal
 from querykey.attention.mechanisms import Kernel
 from querykey.attention.tables import orthogonal_rows
 
@@ -180,3 +182,29 @@ def test_the_scale_is_inside_the_map():
 def test_maps_have_gradients(phi):
     x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(phi, x)
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_kernel_that_overflows_says_so(backend, dtype):
+    q, k, v = torch.full((3, 1, 2, 5, 2), 70.0, dtype=dtype)
+    large = {"mechanism": Kernel(Polynomial(12)), "mask": Causal()}
+    for call in (
+        lambda: attend(q, k, v, **large, backend=backend),
+        lambda: extend(q, k, v, state(), backend=backend)[0],
+    ):
+        with pytest.warns(UserWarning, match=r"similarities of Kernel.* beyond the range of float"):
+            assert not call().isfinite().all()
+    with pytest.warns(UserWarning, match="beyond the range of floats"):
+        weights(q, k, **large)
+    assert attend(q, k, v, mechanism=Kernel(Polynomial(4))).isfinite().all()
+
+
+def test_no_overflow_is_told_of_where_an_input_is_infinite():
+    q, k, v = torch.ones(3, 1, 2, 5, 4)
+    v[0, 0, 1, 2] = math.inf
+    assert attend(q, k, v, mechanism=Kernel(Polynomial(4))).isinf().any()
+
+
+def state():
+    return empty_state(Kernel(Polynomial(12)), batch=1, kv_heads=2, key_dim=2, value_dim=2)

@@ -416,3 +416,22 @@ def test_a_number_for_a_config_counts_heads_or_hidden_features():
 def test_layers_that_cannot_be_made_or_called(make, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         make()
+
+
+def test_tokens_that_cannot_meet_the_weights_are_refused():
+    layer = MultiHeadAttention(8, 2)
+    x = torch.ones(1, 5, 8)
+    for tokens, words in (
+        (x.double(), "the tokens are float64 but the weights are float32"),
+        (x.to("meta"), "the tokens are on meta but the weights are on cpu"),
+        (x.to_sparse(), "tokens are dense tensors, not sparse_coo ones"),
+    ):
+        with pytest.raises(TypeError, match=f"^{words}$"):
+            layer(tokens)
+    with torch.autocast("cpu"):
+        assert layer(x.bfloat16()).shape == x.shape
+    layer.q = torch.nn.Sequential(
+        layer.q
+    )  # what takes the place of a Linear may take what it likes
+    with pytest.raises(RuntimeError, match="must have the same dtype"):
+        layer(x.double())

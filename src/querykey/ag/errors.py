@@ -25,7 +25,11 @@ def name(tensor: Any) -> str:
 
 
 # What NumPy raises about arguments that do not fit.
-REFUSALS = (ValueError, IndexError, TypeError, OverflowError, MemoryError)
+REFUSALS = (
+    ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError,
+    MemoryError,
+    RuntimeError,  # of torch, whose tensors have no truth value
+)  # fmt: skip
 
 
 def misfit(op: str, error: Exception, args: Any) -> Exception:
@@ -39,7 +43,7 @@ def misfit(op: str, error: Exception, args: Any) -> Exception:
             if isinstance(x, np.ndarray) or hasattr(x, "label"):
                 lines.append(f"  {name(x)}: shape {x.shape}, {x.dtype}")
     kind = WrongTypeError if isinstance(error, TypeError) else QuerykeyError
-    if isinstance(error, WrongIndexError) or type(error) is IndexError:
+    if isinstance(error, IndexError):
         kind = WrongIndexError
     wrapped = kind("\n".join(lines))
     wrapped.__dict__["problem"] = problem

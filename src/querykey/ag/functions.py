@@ -13,7 +13,7 @@ from querykey.ag.errors import REFUSALS, misfit, primitive
 from querykey.ag.primitives import Axis, Function, getitem, permuted, reshape, swapped
 from querykey.ag.protocols import REAL, raw, refuse_kind
 from querykey.ag.tensor import Tensor, record, shrink
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 @primitive
@@ -97,6 +97,8 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
 
 def letters_of(subscripts: str, ranks: list[int]) -> tuple[list[str], str]:
     """Return the letters of every operand and of the result, with `...` turned into letters."""
+    if not isinstance(subscripts, str):
+        raise WrongTypeError(f"the subscripts are a text such as 'ij,jk->ik'; got {subscripts!r}")
     left, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -186,6 +188,10 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Tensor:
 @primitive
 def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Return equal parts along an axis, or the parts between the given places."""
+    if isinstance(sections, dict | set | str | bytes):
+        raise WrongTypeError(
+            f"sections is a number of parts, or a list of places; got {sections!r}"
+        )
     places = np.split(np.arange(np.shape(raw(x))[axis]), sections)
     lead = (slice(None),) * (axis % np.ndim(raw(x)))
     bounds = [slice(p[0], p[-1] + 1) if p.size else slice(0, 0) for p in places]

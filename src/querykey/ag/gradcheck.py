@@ -9,7 +9,7 @@ import numpy as np
 
 from querykey.ag.protocols import raw
 from querykey.ag.tensor import Tensor, history
-from querykey.errors import WrongTypeError
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 def gradcheck(
@@ -27,7 +27,14 @@ def gradcheck(
     """
     values = [np.array(raw(x)) for x in inputs]
     values = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in values]
+    for i, value in enumerate(values):
+        if not np.isfinite(value).all():
+            raise QuerykeyError(f"gradcheck compares at finite numbers; input {i} has others")
     out, tensors = run(function, values)
+    if not np.isfinite(out._data).all():
+        raise QuerykeyError(
+            "the function is infinite or NaN at the inputs, where no difference is a derivative"
+        )
     weights = np.random.default_rng(0).standard_normal(out.shape)
     if out.requires_grad:
         order, leaves = history(out)

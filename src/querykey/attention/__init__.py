@@ -53,6 +53,7 @@ from querykey.attention.mechanisms import (
     argmax,
     shares,
     softmax,
+    warn_of_overflow,
 )
 from querykey.attention.positions import Rotary, sinusoids
 from querykey.attention.reference import attend_checked, weighted_sum, weights
@@ -126,6 +127,7 @@ __all__ = [
     "split",
     "split_heads",
     "strided",
+    "warn_of_overflow",
     "weighted_sum",
     "weights",
 ]

@@ -151,6 +151,15 @@ def is_floating(array: Array) -> bool:
     return namespace(array).isdtype(array.dtype, "real floating")
 
 
+def same_dtype(array: Array, other: Array) -> bool:
+    """Whether two arrays of one library hold numbers of one type, in whatever order of bytes."""
+    if array.dtype == other.dtype:
+        return True
+    if library(array) != "numpy":
+        return False
+    return array.dtype.newbyteorder("=") == other.dtype.newbyteorder("=")
+
+
 def widened(array: Array) -> Array:
     """Return the array in the precision of scores and sums: float32 at least."""
     if array.dtype.itemsize >= 4:

@@ -28,6 +28,7 @@ class FeatureMap:
     positive: bool = True  # are its similarities never below 0?
     exact: bool = True  # does phi(q).phi(k) equal the kernel the map is named after?
     closed_form: bool = False  # is that kernel a function of q.k, given by `similarity`?
+    may_overflow: bool = False  # may numbers that attention meets leave the range of floats?
 
     def width(self, key_dim: int) -> int:
         """Count the features of a vector of `key_dim` entries."""
@@ -55,6 +56,7 @@ class PowerSeries(FeatureMap):
     """
 
     closed_form = True
+    may_overflow = True
     coefficients: tuple[float, ...]  # the factors c_0, c_1, ... of the powers of q.k
 
     def width(self, key_dim: int) -> int:
@@ -92,6 +94,7 @@ class Quadratic(PowerSeries):
     """(q.k + 1)^2 exactly: 1, every sqrt(2) x_i, every x_i^2, every sqrt(2) x_i x_j with i < j."""
 
     coefficients = (1.0, 2.0, 1.0)
+    may_overflow = False  # only beyond q.k = 10^19 in float32
 
     def similarity(self, dots: Array) -> Array:
         """Return (q.k + 1)^2, never below 0 whatever the rounding."""
@@ -108,6 +111,7 @@ class Polynomial(PowerSeries):
 
     def __post_init__(self):
         _at_most("the degree of a polynomial kernel", self.degree)
+        _whether("signed", self.signed)
         if not (is_number(self.bias) and 0 <= float(self.bias) < math.inf):
             raise QuerykeyError(
                 f"(q.k + bias)^degree has a feature map only for a finite bias of at least 0; "
@@ -146,6 +150,7 @@ class Taylor(PowerSeries):
 
     def __post_init__(self):
         _at_most("the order of a Taylor polynomial", self.order)
+        _whether("signed", self.signed)
         # Even orders are above 0 everywhere: where the slope is 0, the sum equals its last term.
         _admit_sign(self, self.order, f"the Taylor polynomial of order {self.order}", "order")
         series = tuple(1 / math.factorial(m) for m in range(self.order + 1))
@@ -197,6 +202,11 @@ class RandomFeatures(FeatureMap):
         directions = direction_table(self.count, x.shape[-1], self.seed, like=x)
         half_norm = xp.sum(x * x, axis=-1, keepdims=True) / 2
         return xp.exp(x @ xp.matrix_transpose(directions) - half_norm) / math.sqrt(self.count)
+
+
+def _whether(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise WrongTypeError(f"{name} is True or False; got {value!r}")
 
 
 def _at_most(name: str, value: int) -> None:

@@ -21,6 +21,7 @@ from querykey.attention.arrays import (
     kind_of,
     library,
     namespace,
+    same_dtype,
     values_are_at_hand,
 )
 from querykey.attention.biases import Bias
@@ -129,7 +130,7 @@ def _check_kinds(arrays: Arrays) -> None:
             problem = f"attention wants dense arrays, but `{name}` is a {kind_of(array)}"
             raise WrongTypeError(_shown(problem, arrays))
     for name, array in arrays.items():
-        if array.dtype != arrays["q"].dtype:
+        if not same_dtype(array, arrays["q"]):
             problem = f"`q` is {arrays['q'].dtype} but `{name}` is {array.dtype}"
             raise WrongTypeError(_shown(problem, arrays))
         _check_same_device(name, arrays)
@@ -232,6 +233,9 @@ def _check_bias(bias: Any, mechanism: Mechanism, heads: int, axes: Axes, arrays:
             "bias wants a floating-point array or a rule such as ALiBi(heads); "
             "what may be seen goes into mask="
         )
+        raise WrongTypeError(_shown(problem, arrays))
+    if not is_dense(bias):
+        problem = f"a bias is a dense array, not a {kind_of(bias)}"
         raise WrongTypeError(_shown(problem, arrays))
     _check_same_library("bias", arrays)
     _check_same_device("bias", arrays)

@@ -12,12 +12,13 @@ mechanism of one's own derives from `Mechanism` and needs `weights` and nothing 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from querykey.attention.algebra import Mask
-from querykey.attention.arrays import Array, device_of, namespace
+from querykey.attention.arrays import Array, described, device_of, namespace, values_are_at_hand
 from querykey.attention.features import FeatureMap
 from querykey.attention.masks import Causal
 from querykey.errors import QuerykeyError, WrongTypeError
@@ -32,6 +33,7 @@ class Mechanism:
     differentiable: bool = True  # do its weights change smoothly with queries and keys?
     # May it hold parameters, which want a gradient though neither q nor k nor v does?
     may_learn: bool = True
+    may_overflow: bool = False  # may numbers that attention meets leave the range of floats in it?
     # The mask under which decoding needs sums over the tokens so far, and no tokens; None: there is
     # no such mask.
     sums_suffice_under: Mask | None = None
@@ -122,6 +124,7 @@ class Kernel(Mechanism):
             )
         if not (_is_above_zero(self.scale) and math.isfinite(self.scale)):
             raise QuerykeyError(f"a kernel's scale is above 0; got {self.scale}")
+        object.__setattr__(self, "may_overflow", self.features.may_overflow)
 
     def weights(self, q: Array, k: Array, seen: Array, *, decay: Array | None = None) -> Array:
         """Return each key's share of the similarities of the keys that are seen."""
@@ -162,6 +165,10 @@ class Similarity(Mechanism):
     """
 
     function: Callable[[Any, Any], Any]
+
+    def __post_init__(self):
+        if not callable(self.function):
+            raise WrongTypeError(f"Similarity wants a function of q and k; got {self.function!r}")
 
     def weights(self, q: Array, k: Array, seen: Array) -> Array:
         """Return each key's share of what the function returns for the keys that are seen."""
@@ -226,3 +233,18 @@ def _shared_out(parts: Array, seen: Array) -> Array:
 
 def _is_above_zero(value: Any) -> bool:
     return is_number(value) and value > 0
+
+
+def warn_of_overflow(mechanism: Mechanism, out: Array, *inputs: Array) -> None:
+    """Warn where finite queries, keys and values gave inf or NaN, if looking costs nothing."""
+    if values_are_at_hand(out) and not _is_finite(out) and all(map(_is_finite, inputs)):
+        warnings.warn(
+            f"the similarities of {mechanism} are beyond the range of floats, and the answer has "
+            f"inf or NaN in it ({described(out)}); take a smaller scale or degree",
+            stacklevel=3,
+        )
+
+
+def _is_finite(array: Array) -> bool:
+    xp = namespace(array)
+    return bool(xp.all(xp.isfinite(array)))

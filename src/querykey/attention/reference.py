@@ -27,7 +27,7 @@ from querykey.attention.biases import Bias
 from querykey.attention.heads import key_head, repeat_heads
 from querykey.attention.inputs import Call, check_inputs
 from querykey.attention.masks import FULL, Mask, real_keys
-from querykey.attention.mechanisms import Mechanism, Softmax
+from querykey.attention.mechanisms import Mechanism, Softmax, warn_of_overflow
 from querykey.errors import WrongTypeError
 
 
@@ -84,7 +84,10 @@ def weights(
         seen = visibility(q, mask, call)
         more = _more(q, mask, call, bias, decay)
         shares, spoiled = _weights(q, k, mechanism, seen, call, more)
-        return namespace(q).astype(_spoil(shares, spoiled & seen), q.dtype)
+        out = namespace(q).astype(_spoil(shares, spoiled & seen), q.dtype)
+    if mechanism.may_overflow:
+        warn_of_overflow(mechanism, out, q, k)
+    return out
 
 
 def _weights(

@@ -16,6 +16,7 @@ from querykey.attention import (
     blank,
     ready,
     recur,
+    warn_of_overflow,
 )
 from querykey.backends.backend import BackendError, Recur, RecurrentBackend, Request
 from querykey.backends.dispatch import attend, check_name, considered, load, serve
@@ -70,6 +71,8 @@ def follow(
             state.kernel, new.q, new.k, new.v, state.outer, state.total, new.real_places(),
             *(() if new.decay is None else (new.decay,)),
         )  # fmt: skip
+        if state.mechanism.may_overflow:
+            warn_of_overflow(state.mechanism, out, q, k, v)
         return new.restore(out), state.after(new, outer, total)
     reading, after = state.reading(new, learning=bias is not None)
     if bias is None and isinstance(reading.start, int):

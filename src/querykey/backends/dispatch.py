@@ -22,6 +22,7 @@ from querykey.attention import (
     Mechanism,
     Softmax,
     library,
+    warn_of_overflow,
 )
 from querykey.backends.backend import Backend, BackendError, RecurrentBackend, Request
 from querykey.words import suggest
@@ -128,12 +129,18 @@ def attend(
         if len(_settled) >= SETTLED:
             _settled.clear()
         _settled[key] = name, request.call
-    return load(name).run(request)
+    out = load(name).run(request)
+    if mechanism.may_overflow:
+        warn_of_overflow(mechanism, out, q, k, v)
+    return out
 
 
 def serve(request: Request[Any], backend: str = "auto") -> Array:
     """Return the outputs of a checked call, by the backend of that name or the one auto picks."""
-    return load(_named(request, backend)).run(request)
+    out = load(_named(request, backend)).run(request)
+    if request.mechanism.may_overflow:
+        warn_of_overflow(request.mechanism, out, request.q, request.k, request.v)
+    return out
 
 
 def _named(request: Request[Any], backend: str) -> str:

@@ -50,11 +50,7 @@ class Named:
     high: int | None = None
 
     def __post_init__(self):
-        for axis in self.axes:
-            if isinstance(axis, str) and not axis.isidentifier():
-                raise CostError(f"an axis is a name or a size, not `{axis}`")
-            if not isinstance(axis, str | int) or (isinstance(axis, int) and axis < 1):
-                raise CostError(f"an axis is a name or a size of at least 1, not {axis!r}")
+        object.__setattr__(self, "axes", tuple(map(_axis, self.axes)))
 
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(str(axis) for axis in self.axes)})"
@@ -62,6 +58,18 @@ class Named:
     def shape(self, sizes: dict[str, Any]) -> list[Any]:
         """Return the shape with every name replaced by its size."""
         return [axis if isinstance(axis, int) else sizes[axis] for axis in self.axes]
+
+
+def _axis(axis: Any) -> str | int:
+    """Return a name as it is and a size as an int, or raise the error that says what an axis is."""
+    if isinstance(axis, str):
+        if axis.isidentifier():
+            return axis
+        raise CostError(f"an axis is a name or a size, not `{axis}`")
+    try:
+        return whole("an axis", axis)
+    except QuerykeyError:
+        raise CostError(f"an axis is a name or a size of at least 1, not {axis!r}") from None
 
 
 def tokens(*axes: str | int, high: int | None = None) -> Named:

@@ -29,7 +29,7 @@ from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
-from querykey.words import suggest, traceback_of
+from querykey.words import suggest, traceback_of, whole
 
 Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
@@ -79,6 +79,7 @@ def run_check(
     """Do what `check` does, and pass every finding to `tell` as it comes."""
     chosen = choose(laws)
     choose_kind(kind)
+    seed = whole("seed", seed, least=-(2**62))
     if weights not in ("random", "own", "both"):
         raise BadChoiceError(f"weights is random, own or both, not `{weights}`")
     began = time.perf_counter()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.laws.finding import Finding
 from querykey.laws.printed import WIDTH, Heading, Marks, printed
 
@@ -37,6 +37,12 @@ class Report:
     about: dict[str, str] = field(default_factory=dict)
     note: str = ""  # why it was not built or did not finish
     traceback: str | None = None  # of what was raised where it was not built or not understood
+
+    def __post_init__(self):
+        if not (isinstance(self.target, str) and isinstance(self.kind, str)):
+            raise WrongTypeError(f"a report names a target and its kind; got {self.target!r}")
+        if not (isinstance(self.laws, list) and all(isinstance(f, Finding) for f in self.laws)):
+            raise WrongTypeError(f"the laws of a report are a list of findings; got {self.laws!r}")
 
     @property
     def violations(self) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,12 @@ class Subject:
     breaks: Mapping[str, str] = field(default_factory=dict)  # laws it breaks by design, and why
     name: str = ""
     like: tuple[Subject, Callable[..., Any] | None] | None = None  # a model that is to be the same
+
+    def __post_init__(self):
+        if not callable(self.forward):
+            raise WrongTypeError(
+                f"a Subject runs a module, a method of one or a function; got {self.forward!r}"
+            )
 
     @property
     def model(self) -> nn.Module:

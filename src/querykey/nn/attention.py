@@ -34,7 +34,7 @@ from querykey.attention import (
 from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn.config import AttentionConfig
-from querykey.words import whole
+from querykey.words import room_for, whole
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
 
@@ -65,10 +65,13 @@ class MultiHeadAttention(nn.Module):
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
         source = width if source_width is None else source_width
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
-        self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
-        self.k = nn.Linear(source, self.kv_heads * self.key_dim, bias=added)
-        self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
-        self.o = nn.Linear(inner, width, bias="output" in config.biases) if config.output else None
+        with room_for(f"attention of width {width}"):
+            self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
+            self.k = nn.Linear(source, self.kv_heads * self.key_dim, bias=added)
+            self.v = nn.Linear(source, self.kv_heads * self.value_dim, bias=added)
+            self.o = None
+            if config.output:
+                self.o = nn.Linear(inner, width, bias="output" in config.biases)
         self.drop = nn.Dropout(config.dropout) if config.dropout else None
         self.gate = None
         if config.decay and source_width is None:
@@ -103,6 +106,7 @@ class MultiHeadAttention(nn.Module):
                 f"attention takes floats (batch, tokens, {self.width}); "
                 f"got {x.dtype} {tuple(x.shape)}"
             )
+        _check_meets(x, self.q)
         if source is not None:
             memory = self.memory(source)
         if memory is not None:
@@ -287,3 +291,24 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
+
+
+def _check_meets(x: Tensor, layer: nn.Module) -> None:
+    """Refuse tokens of another dtype, device or layout than the weights that they meet first.
+
+    Only a plain Linear is asked: what somebody put in its place may take what it likes.
+    """
+    if type(layer) is not nn.Linear:
+        return
+    weight = layer.weight
+    if x.layout is not torch.strided:
+        raise WrongTypeError(f"tokens are dense tensors, not {_last(x.layout)} ones")
+    if x.device != weight.device:
+        raise WrongTypeError(f"the tokens are on {x.device} but the weights are on {weight.device}")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        dtypes = _last(x.dtype), _last(weight.dtype)
+        raise WrongTypeError(f"the tokens are {dtypes[0]} but the weights are {dtypes[1]}")
+
+
+def _last(name: object) -> str:
+    return str(name).removeprefix("torch.")

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.errors import QuerykeyError
 from querykey.nn.config import MLPConfig
-from querykey.words import whole
+from querykey.words import room_for, whole
 
 
 def activate(name: str, x: Tensor) -> Tensor:
@@ -40,9 +40,10 @@ class MLP(nn.Module):
         whole("width", width)
         config = config if isinstance(config, MLPConfig) else MLPConfig(config)
         self.activation = config.activation
-        self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
-        self.up = nn.Linear(width, config.hidden, bias=config.bias)
-        self.down = nn.Linear(config.hidden, width, bias=config.bias)
+        with room_for(f"an MLP of width {width} and {config.hidden} hidden features"):
+            self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
+            self.up = nn.Linear(width, config.hidden, bias=config.bias)
+            self.down = nn.Linear(config.hidden, width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""

@@ -11,8 +11,10 @@ import numpy as np
 from querykey.attention.arrays import (
     Array,
     constant,
+    described,
     is_array,
     is_boolean,
+    is_dense,
     is_integer,
     library,
     namespace,
@@ -128,6 +130,11 @@ def _on_host(real: Any, q: Array) -> np.ndarray:
         raise WrongTypeError(
             f"real wants booleans, or 0 and 1, True for real tokens; "
             f"got {real.dtype} of shape {tuple(real.shape)}"
+        )
+    if not is_dense(real) or getattr(real, "is_meta", False):
+        raise WrongTypeError(
+            f"how long each row is decides what is computed, so real is a dense array whose values "
+            f"can be read; got {described(real)}"
         )
     bind(q=(q, "batch head new key_dim"), real=(real, "batch new"))
     if library(real) == "torch":

@@ -24,7 +24,7 @@ from querykey.attention.masks import FULL, ArrayMask, Causal, Mask, Padding
 from querykey.attention.mechanisms import Mechanism
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.shapes import bind
-from querykey.words import whole
+from querykey.words import room_for, whole
 
 
 def empty_state(
@@ -62,14 +62,18 @@ def empty_state(
             f"with every new token; decoding wants a mask with Causal() in it"
         )
     memory = Memory(mechanism, mask, kv_heads, key_dim, value_dim)
-    counts = (0,) * batch
+    with room_for(f"a state of {batch} rows"):
+        counts = (0,) * batch
     if mask == mechanism.sums_suffice_under:
         state = Recurrent(memory, counts)
     elif mask.relative and math.isfinite(mask.reach):
         state = Sliding(memory, counts)
     else:
         state = Growing(memory, counts, capacity=capacity or 0)
-    return state if like is None else state.started(like)
+    if like is None:
+        return state
+    with room_for(f"a state of {batch} rows and {capacity or 0} tokens"):
+        return state.started(like)
 
 
 def ready(
@@ -88,6 +92,8 @@ def ready(
         )
     if not isinstance(state, State):
         raise WrongTypeError(f"extend wants a state, from empty_state; got {type(state).__name__}")
+    if v is None:
+        raise WrongTypeError("`v` is no array but a NoneType")
     mask = FULL if decay is None else state.mask
     if decay is not None and real is not None:
         mask = mask & Padding(real)

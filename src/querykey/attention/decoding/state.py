@@ -133,7 +133,7 @@ def row_numbers(rows: Sequence[int] | Array, count: int) -> list[int]:
             )
         return [number for number, wanted in enumerate(chosen) if wanted]
     for row in chosen:
-        if not hasattr(row, "__index__"):
+        if is_array(row) or not hasattr(row, "__index__"):
             raise WrongTypeError(f"rows are chosen by their numbers, or by booleans; got {row!r}")
         if not -count <= row < count:
             raise WrongIndexError(f"there is no row {row}, there are {count}")

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import nn
 
+from querykey.errors import WrongTypeError
 from querykey.laws.check import as_counterpart, as_subject, choose, run_check
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report, versions
@@ -72,9 +73,20 @@ def check_all(
     A report in the store counts while the target's code, the laws, the seed and the versions of
     what is installed are those it was made with.
     """
-    names = list(targets)
+    names = _names(targets)
     reports = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
     return [reports[name] for name in names]
+
+
+def _names(targets: Any) -> list[str]:
+    """Return the targets as a list, or raise the error that says what they are."""
+    names = list(targets) if isinstance(targets, Iterable) else None
+    if names is None or isinstance(targets, str) or not all(isinstance(n, str) for n in names):
+        raise WrongTypeError(
+            f"check_all takes a list of targets' names; got {targets!r}, and `check` takes one "
+            f"module or one name"
+        )
+    return names
 
 
 def stream(

@@ -196,6 +196,8 @@ def _checked_prompt(ids: Any, real: Any) -> Tensor | None:
         )
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
         raise WrongTypeError(f"the ids of a prompt are whole numbers; got {ids.dtype}")
+    if ids.is_meta:
+        raise WrongTypeError("the ids of a prompt are on meta, where tensors have no values")
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise QuerykeyError(
             f"a prompt has at least one token, (batch, tokens); got {tuple(ids.shape)}"
@@ -294,10 +296,9 @@ def special_tokens(model: Any) -> Special:
 
 def check_decodes(model: nn.Module) -> None:
     """Raise the error that says why a model cannot generate, if it cannot."""
-    if not (hasattr(model, "begin") and hasattr(model, "step")):
-        raise WrongTypeError(
-            f"generate wants a Decoder or an EncoderDecoder; {type(model).__name__} has no state"
-        )
+    if isinstance(model, type) or not (hasattr(model, "begin") and hasattr(model, "step")):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise WrongTypeError(f"generate wants a Decoder or an EncoderDecoder; {what} has no state")
     config: Any = model.config
     head = getattr(config, "decoder", config).head
     if head is None:
