@@ -483,3 +483,51 @@ class OwnBlank(nn.Module):
 @pytest.mark.parametrize(("before", "verdict"), [(WORDS, "holds"), (0, "violated")])
 def test_a_row_of_the_table_that_is_never_scored_is_no_word(before, verdict):
     assert verdicts(check(OwnBlank(before), laws=["vocabulary"]), "vocabulary") == [verdict]
+
+
+class MaskOfBooleans(nn.Module):
+    """It wants a mask of booleans, in which `real` marks a word, and does without none."""
+
+    def __init__(self, real, leaks=False):
+        super().__init__()
+        self.real, self.leaks = real, leaks
+        self.embed, self.weigh = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 1)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids, mask=None):
+        x = self.embed(ids)
+        hidden = ~mask if self.real else mask
+        scores = self.weigh(x)[..., 0].masked_fill(hidden & (not self.leaks), -1e9)
+        return self.head(x * (scores.softmax(-1)[..., None] * x).sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("leaks", [True, False])
+def test_an_example_shows_what_a_mask_holds_and_what_marks_a_word(real, leaks):
+    example = {"ids": torch.arange(14).view(2, 7), "mask": torch.full((2, 7), real)}
+    report = check(MaskOfBooleans(real, leaks), example, laws=["padding.right"])
+    assert verdicts(report, "padding.right") == ["violated" if leaks else "holds"], str(report)
+
+
+class CachesLater(nn.Module):
+    """It keeps nothing until it is told to, and resetting nothing raises."""
+
+    def __init__(self, remembers=False):
+        super().__init__()
+        self.remembers, self.last = remembers, None
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def reset_caches(self):
+        raise RuntimeError("caches are not set up")
+
+    def forward(self, ids):
+        x = self.embed(ids).cumsum(1)
+        if self.remembers:
+            x, self.last = x + (0 if self.last is None else self.last), x.mean().detach()
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("remembers", "verdict"), [(False, "holds"), (True, "violated")])
+def test_a_method_that_raises_resets_nothing(remembers, verdict):
+    report = check(CachesLater(remembers), laws=["determinism"])
+    assert verdicts(report, "determinism") == [verdict], str(report)

@@ -26,12 +26,13 @@ class Input:
     low: int = 0  # token ids are drawn from low to high - 1, clear of special tokens
     high: int = 0
     required: bool = True
+    real: int | bool = 1  # what marks a real token in a mask: 1, True, 0 or False
 
     def __str__(self) -> str:
         axes = ", ".join(str(axis) for axis in self.axes)
         what = {
             "tokens": f"token ids {self.low} to {self.high - 1}",
-            "mask": "1 for real tokens",
+            "mask": f"{self.real} for real tokens",
             "lengths": "the number of real tokens",
             "start": "the first token's position, a number",
         }
@@ -45,7 +46,7 @@ class Input:
         if self.kind == "tokens":
             return torch.randint(self.low, self.high, shape, generator=generator)
         if self.kind == "mask":
-            return torch.ones(shape, dtype=torch.long)
+            return torch.full(shape, self.real)
         if self.kind == "lengths":
             return torch.full(shape, sizes["seq"])
         return torch.randn(shape, generator=generator)

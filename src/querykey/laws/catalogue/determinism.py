@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from querykey.laws.catalogue import sweeps
@@ -46,9 +47,18 @@ def reset_method(runner: Runner) -> str:
         if RESETS.match(name) and inspect.isfunction(function):
             required = [p for p in inspect.signature(function).parameters.values()
                         if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]  # fmt: skip
-            if len(required) == 1:
+            if len(required) == 1 and _runs(runner, name):
                 return name
     return ""
+
+
+def _runs(runner: Runner, method: str) -> bool:
+    """Return whether this method can be called on a model that has answered once."""
+    with suppress(Exception):
+        runner.call(runner.inputs(), PLAIN)
+        getattr(runner.copies.of(PLAIN), method)()
+        return True
+    return False
 
 
 def _other_sizes(runner: Runner, setting: Setting) -> tuple[tuple[int, int], ...]:

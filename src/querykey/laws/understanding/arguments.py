@@ -70,7 +70,8 @@ def _masks(runner: Runner) -> Iterator[MaskArgument]:
     signature = runner.signature
     for entry in signature.inputs:
         if entry.kind == "mask" and entry.axes[0] == "batch" and len(entry.axes) == 2:
-            yield MaskArgument(entry.name, length_of(entry))
+            dtype = torch.bool if isinstance(entry.real, bool) else torch.long
+            yield MaskArgument(entry.name, length_of(entry), not entry.real, dtype)
     yield from _lengths(runner)
     inputs = runner.inputs()
     plain = runner.attempt(inputs, PLAIN)

@@ -148,8 +148,10 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
             shape = ("batch", *shape[1:])
         if value.dim() == 1 and not value.is_floating_point() and LENGTHS_OF_ROWS.fullmatch(name):
             yield Input(name, "lengths", ("batch",))
-        elif "mask" in name and not value.is_floating_point():
-            yield Input(name, "mask", shape)
+        elif value.dtype is torch.bool or ("mask" in name and not value.is_floating_point()):
+            most = value.numel() == 0 or bool(value.bool().float().mean() >= 0.5)
+            real = most if value.dtype is torch.bool else int(most)
+            yield Input(name, "mask", shape, real=real)
         elif value.is_floating_point():
             yield Input(name, "image" if value.dim() == 4 else "features", shape)
         else:

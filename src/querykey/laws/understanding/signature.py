@@ -192,6 +192,8 @@ def draw(
             )
             return (drawn if long else drawn.mT.contiguous()) + entry.low
         return torch.randint(entry.low, entry.high, shape, generator=generator)
-    if entry.kind in ("mask", "lengths"):
+    if entry.kind == "mask":
+        return torch.full(shape, entry.real)
+    if entry.kind == "lengths":
         return torch.ones(shape, dtype=torch.long)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
