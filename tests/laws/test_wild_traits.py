@@ -531,3 +531,34 @@ class CachesLater(nn.Module):
 def test_a_method_that_raises_resets_nothing(remembers, verdict):
     report = check(CachesLater(remembers), laws=["determinism"])
     assert verdicts(report, "determinism") == [verdict], str(report)
+
+
+class Replayed(torch.autograd.Function):
+    """It computes again what it needs, and only while training keeps what that takes."""
+
+    @staticmethod
+    def forward(ctx, x, kept):
+        ctx.save_for_backward(x)
+        ctx.kept = kept
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.set_rng_state(ctx.kept)
+        return gradient * ctx.saved_tensors[0].cos(), None
+
+
+class TrainedAlone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        x = self.embed(ids).cumsum(1)
+        return self.head(Replayed.apply(x, torch.get_rng_state() if self.training else None))
+
+
+@pytest.mark.parametrize("law", ["gradient.custom", "paths.autocast", "gradient.reaches"])
+def test_a_model_that_refuses_a_derivative_in_evaluation_breaks_no_law(law):
+    report = check(TrainedAlone(), laws=[law])
+    assert verdicts(report, law) == ["not-applicable"], str(report)

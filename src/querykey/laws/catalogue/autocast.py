@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from querykey.laws.catalogue import sweeps
-from querykey.laws.catalogue.derivatives import score, trained
+from querykey.laws.catalogue.derivatives import backward, score, trained
 from querykey.laws.catalogue.precision import ROOM, SLACK, cast_inputs, casts, copies, rounding
 from querykey.laws.law import Law
 from querykey.laws.run import Conditions, Inputs, Run, Setting
@@ -33,7 +33,8 @@ def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     try:
         with torch.autocast(device, LOW):
             low = _trained(runner, model, narrow, bare)
-    except Exception as error:
+    except Exception as raised:
+        error = raised.__cause__ or raised
         note = f"under autocast to bfloat16 it raises {last_line(error)[:160]}"
         yield Outcome(math.inf, note, setting, advice=True)  # an exception is loud
         return
@@ -54,7 +55,7 @@ def _trained(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting)
     """Return the answer of a copy, and the gradient of every parameter."""
     model.zero_grad(set_to_none=True)
     answer = runner.using(model, setting).answer(Run(inputs, setting))
-    score(answer.double()).backward()
+    backward(score(answer.double()))
     found = {n: p.grad.double().cpu() for n, p in trained(model) if p.grad is not None}
     model.zero_grad(set_to_none=True)
     return {"answer": answer.detach().double()}, found

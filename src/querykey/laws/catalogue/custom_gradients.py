@@ -13,6 +13,7 @@ import torch
 from querykey.laws.blaming.guilty_module import GuiltyModule, describe, guilty_part
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import sweeps
+from querykey.laws.catalogue.derivatives import differentiating
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.private import function_of
@@ -120,9 +121,9 @@ def _compared(runner: Runner, setting: Setting, used: Used) -> Iterator[Outcome]
     for i in places:
         given[i] = given[i].clone().requires_grad_()
     weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(7)).to(value)
-    written = torch.autograd.grad(
-        (_value(used, given) * weights).sum(), [given[i] for i in places], allow_unused=True
-    )
+    total = (_value(used, given) * weights).sum()
+    with differentiating():
+        written = torch.autograd.grad(total, [given[i] for i in places], allow_unused=True)
     for i, gradient in zip(places, written, strict=True):
         yield _entries(runner, setting, used, i, gradient, weights)
 

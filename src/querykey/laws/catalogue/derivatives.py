@@ -93,9 +93,16 @@ def _passing_on(runner: Runner, run: Run, ask: Cells, forbidden: Cells) -> Modul
 
 
 def backward(number: torch.Tensor) -> None:
-    """Differentiate; a model that raises an error breaks no law silently, and is not judged."""
-    try:
+    """Differentiate a number with respect to all that it was computed from."""
+    with differentiating():
         number.backward()
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Raise what a derivative raises as a refusal: it is loud, so no law is broken silently."""
+    try:
+        yield
     except Exception as error:
         raise RefusalError(f"it refuses to be differentiated: {last_line(error)[:160]}") from error
 
