@@ -2,7 +2,8 @@
 
 python benchmarks/laws_peers.py                                  # a table, then a line of JSON
 python benchmarks/laws_peers.py mask_grid                        # faults whose names hold a word
-python benchmarks/laws_peers.py --write docs/dev/laws-peers.md   # and the page
+python benchmarks/laws_peers.py --store rows.jsonl               # resumable, in an order at random
+python benchmarks/laws_peers.py --store rows.jsonl --seconds 0 --write docs/dev/laws-peers.md
 
 The faults are those of tests/laws/strangers: each is a model beside the same model without the
 fault. A checker finds a fault when a check fails on the model and not on its lawful twin; what
@@ -18,14 +19,16 @@ import importlib.metadata
 import inspect
 import io
 import json
+import math
 import os
+import random
 import signal
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +265,7 @@ def failures(peer: str, one: Shown) -> set[str]:
 class Row:
     """What one checker made of one fault and of its twin."""
 
+    case: str
     checker: str
     about: str  # the subject of the law that is broken
     found: bool
@@ -271,18 +275,17 @@ class Row:
 
 def compared(style: str, case: Case) -> list[Row]:
     """Return what every checker made of a case."""
-    about = case.laws[0].split(".")[0]
+    name, about = f"{style}:{case.name}", case.laws[0].split(".")[0]
     began = time.process_time()
     ours = score(style, case)
-    rows = [
-        Row("querykey", about, ours.caught, ours.accused, (time.process_time() - began) / 2),
-    ]
+    spent = (time.process_time() - began) / 2
+    rows = [Row(name, "querykey", about, ours.caught, ours.accused, spent)]
     pair = [shown(case.faulty), shown(case.lawful)]
     for peer in (name for name in PEERS if installed(name)):
         began = time.process_time()
         faulty, twin = (failures(peer, one) for one in pair)
         spent = (time.process_time() - began) / 2
-        rows.append(Row(peer, about, bool(faulty - twin), bool(twin), spent))
+        rows.append(Row(name, peer, about, bool(faulty - twin), bool(twin), spent))
     return rows
 
 
@@ -320,14 +323,15 @@ def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 def page(rows: list[Row]) -> str:
     """Return what was found, as the page docs/dev/laws-peers.md."""
     header, lines = table(rows)
+    count = len({row.case for row in rows})
     told = [f"{name} {importlib.metadata.version(name)}" for name in PEERS if installed(name)]
     return "\n".join(
         [
             "# Planted faults, and who finds them",
             "",
             "`python benchmarks/laws_peers.py --write docs/dev/laws-peers.md` tried querykey, "
-            f"{', '.join(told)} with torch {torch.__version__} on the faults of "
-            "`tests/laws/strangers`, each beside the same model without the fault.",
+            f"{', '.join(told)} with torch {torch.__version__} on {count} of the {len(named())} "
+            "faults of `tests/laws/strangers`, each beside the same model without the fault.",
             "",
             "A checker finds a fault when a check fails on the model and not on its lawful twin "
             "(ours: one of the laws that the fault's author named). A twin is accused when any "
@@ -347,19 +351,42 @@ def page(rows: list[Row]) -> str:
     )
 
 
+def named() -> dict[str, tuple[str, Case]]:
+    """Return all cases by name, in an order at random, so that a part stands for the whole."""
+    pairs = [(style, case) for style in styles() for case in cases(style)]
+    random.Random(0).shuffle(pairs)
+    return {f"{style}:{case.name}": (style, case) for style, case in pairs}
+
+
+def kept(store: Path | None) -> list[Row]:
+    """Return the rows of an earlier run."""
+    if store is None or not store.exists():
+        return []
+    return [Row(**json.loads(line)) for line in store.read_text().splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*", help="only cases whose names contain one of these")
+    parser.add_argument("--store", type=Path, help="where rows are kept; a run goes on from there")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after this")
     parser.add_argument("--write", type=Path, help="write the page to this file")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows: list[Row] = []
-    for style in styles():
-        for case in cases(style):
-            name = f"{style}:{case.name}"
-            if not options.words or any(word in name for word in options.words):
-                rows += compared(style, case)
-                print(f"\r{name[:70]:70}", end="", file=sys.stderr, flush=True)
+    rows = kept(options.store)
+    done, began = {row.case for row in rows}, time.monotonic()
+    for name, (style, case) in named().items():
+        if options.words and not any(word in name for word in options.words):
+            continue
+        if time.monotonic() - began > options.seconds:
+            break
+        if name not in done:
+            new = compared(style, case)
+            rows += new
+            if options.store:
+                with options.store.open("a") as file:
+                    file.writelines(json.dumps(asdict(row)) + "\n" for row in new)
+            print(f"\r{name[:70]:70}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     header, lines = table(rows)
     print_table(header, lines)

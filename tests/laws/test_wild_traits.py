@@ -562,3 +562,78 @@ class TrainedAlone(nn.Module):
 def test_a_model_that_refuses_a_derivative_in_evaluation_breaks_no_law(law):
     report = check(TrainedAlone(), laws=[law])
     assert verdicts(report, law) == ["not-applicable"], str(report)
+
+
+class Spectral(nn.Module):
+    """Its filter along time is complex, as in state space models."""
+
+    def __init__(self, mixes_rows=False):
+        super().__init__()
+        self.mixes_rows = mixes_rows
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.rate = nn.Parameter(torch.randn(WIDTH, dtype=torch.cfloat) / 4)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        steps = torch.arange(ids.size(1), device=x.device)[:, None]
+        kernel = self.rate.to(torch.complex(x, x).dtype) ** (1 + steps)
+        length = 2 * ids.size(1)
+        spectrum = torch.fft.rfft(x, length, 1) * torch.fft.rfft(kernel.real, length, 0)
+        x = torch.fft.irfft(spectrum, length, 1)[:, : ids.size(1)]
+        return self.head(x + x.mean(0) * self.mixes_rows)
+
+
+@pytest.mark.parametrize("mixes_rows", [False, True])
+@pytest.mark.parametrize("law", ["accumulation", "paths.autocast"])
+def test_complex_weights_have_gradients_too(law, mixes_rows):
+    verdict = "violated" if mixes_rows and law == "accumulation" else "holds"
+    assert verdicts(check(Spectral(mixes_rows), laws=[law]), law) == [verdict]
+
+
+class Doubled(torch.autograd.Function):
+    """A function whose inputs' memory is in another order than their axes."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x.pow(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.factor * ctx.saved_tensors[0] * gradient, None
+
+
+class Transposed(nn.Module):
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.factor = factor
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        return self.head(Doubled.apply(self.embed(ids).mT, self.factor).mT)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(2.0, "holds"), (1.0, "violated")])
+def test_a_derivative_by_hand_may_take_a_transposed_input(factor, verdict):
+    report = check(Transposed(factor), laws=["gradient.custom"])
+    assert verdicts(report, "gradient.custom") == [verdict], str(report)
+
+
+class KeepsItsGraph(nn.Module):
+    """It keeps a table that was computed from weights, so that no second step can be trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+        self.slopes = nn.Parameter(torch.rand(WIDTH))
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        if self.kept is None:
+            self.kept = self.slopes.exp()
+        return self.head(self.embed(ids).cumsum(1) * self.kept)
+
+
+def test_two_passes_of_one_law_share_no_graph():
+    assert verdicts(check(KeepsItsGraph(), laws=["paths.autocast"]), "paths.autocast") == ["holds"]

@@ -12,7 +12,7 @@ from querykey.laws.blaming.blame import blame
 from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
 from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.batch import alone, has_rows
-from querykey.laws.catalogue.derivatives import backward, parameter_gradients, trained
+from querykey.laws.catalogue.derivatives import backward, magnitude, parameter_gradients, trained
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
 from querykey.laws.private import is_pretrained
@@ -53,7 +53,7 @@ def accumulation(runner: Runner, setting: Setting) -> Iterator[Outcome]:
 def _worst(first: Gradients, second: Gradients, wide: bool) -> tuple[float, str]:
     """Return the largest relative difference of two sets of gradients, and the parameter."""
     least = 1e-6 if wide else 1e-2  # of the largest gradient: what is below is rounding
-    sizes = [float(g.pow(2).mean().sqrt()) for g in first.values() if g is not None and g.numel()]
+    sizes = [magnitude(g) for g in first.values() if g is not None and g.numel()]
     # Some gradients are zero but for rounding, as that of a key's bias under softmax.
     largest = max(sizes, default=1.0)
     worst, name = 0.0, next(iter(first), "")
@@ -61,9 +61,8 @@ def _worst(first: Gradients, second: Gradients, wide: bool) -> tuple[float, str]
         other = second[parameter]
         if gradient is None or other is None or not gradient.numel():
             continue
-        gap = float((gradient - other).abs().max()) / max(
-            float(gradient.pow(2).mean().sqrt()), least * largest, 1e-30
-        )
+        far = float((gradient - other).abs().max())
+        gap = far / max(magnitude(gradient), least * largest, 1e-30)
         if gap > worst:
             worst, name = gap, parameter
     return worst, name

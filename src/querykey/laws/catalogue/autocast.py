@@ -15,6 +15,7 @@ from querykey.laws.law import Law
 from querykey.laws.run import Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome
+from querykey.laws.understanding.float64 import duplicate
 from querykey.words import last_line
 
 LOW = torch.bfloat16
@@ -27,8 +28,9 @@ def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     model, exact = copies(runner, torch.float32)
     narrow, wide = cast_inputs(inputs, torch.float32), cast_inputs(inputs, torch.float64)
     high = _trained(runner, exact, wide, setting)
-    with rounding(exact, LOW):
-        near = _trained(runner, exact, wide, setting)
+    again = duplicate(model)  # what the model keeps from a pass may hold the graph of that pass
+    with rounding(again, LOW):
+        near = _trained(runner, again, wide, setting)
     bare = Setting(batch=setting.batch, length=setting.length, conditions=BARE)
     try:
         with torch.autocast(device, LOW):
@@ -56,9 +58,15 @@ def _trained(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting)
     model.zero_grad(set_to_none=True)
     answer = runner.using(model, setting).answer(Run(inputs, setting))
     backward(score(answer.double()))
-    found = {n: p.grad.double().cpu() for n, p in trained(model) if p.grad is not None}
+    found = {n: _real(p.grad) for n, p in trained(model) if p.grad is not None}
     model.zero_grad(set_to_none=True)
     return {"answer": answer.detach().double()}, found
+
+
+def _real(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient in float64, a complex one as its two parts."""
+    parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    return parts.double().cpu()
 
 
 def _error(first: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> float:

@@ -144,7 +144,9 @@ def _entries(
             for sign in (1, -1):
                 given = list(used.arguments)
                 given[place] = argument.clone()
-                given[place].view(-1)[entry] += sign * size
+                given[place][torch.unravel_index(torch.tensor(entry), argument.shape)] += (
+                    sign * size
+                )
                 moved.append(float((_value(used, given).detach() * weights).sum()))
             steps.append((moved[0] - moved[1]) / (2 * size))
         if abs(steps[0] - steps[1]) <= LIMIT * max(abs(steps[0]), 1e-3):  # it is smooth here

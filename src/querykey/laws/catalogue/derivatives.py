@@ -184,6 +184,11 @@ def parameter_gradients(
     return gradients, answer.detach()
 
 
+def magnitude(gradient: torch.Tensor) -> float:
+    """Return the root of the mean square of a gradient, which may be complex."""
+    return float(gradient.abs().pow(2).mean().sqrt())
+
+
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return the parameters that are meant to learn, with their names."""
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]

@@ -15,7 +15,7 @@ from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
 from querykey.laws.blaming.pairwise import first_difference
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import padding
-from querykey.laws.catalogue.derivatives import parameter_gradients, score, trained
+from querykey.laws.catalogue.derivatives import magnitude, parameter_gradients, score, trained
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.catalogue.precision import cast_inputs
 from querykey.laws.catalogue.sweeps import once
@@ -114,7 +114,7 @@ def gradients(runner: Runner, run: Run, ask: Cells | None) -> Training:
 
 def gap(first: Gradients, second: Gradients) -> tuple[float, str]:
     """Return how far gradients are apart, relative to their size, and the parameter."""
-    sizes = [float(g.pow(2).mean().sqrt()) for g in first.values() if g is not None and g.numel()]
+    sizes = [magnitude(g) for g in first.values() if g is not None and g.numel()]
     least = 1e-6 * max(sizes, default=1.0)
     worst, name = 0.0, ""
     for parameter, gradient in first.items():
@@ -127,9 +127,7 @@ def gap(first: Gradients, second: Gradients) -> tuple[float, str]:
         right = torch.zeros_like(shape) if other is None else other
         if not left.numel():
             continue
-        far = float((left - right).abs().max()) / max(
-            float(left.pow(2).mean().sqrt()), least, 1e-30
-        )
+        far = float((left - right).abs().max()) / max(magnitude(left), least, 1e-30)
         if far > worst:
             worst, name = far, parameter
     return worst, name
