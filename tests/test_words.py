@@ -1,12 +1,19 @@
 """The texts and checks that every room shares."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 import torch
 
 from querykey.errors import QuerykeyError
 from querykey.show import write_file
-from querykey.words import last_line, room_for, share, suggest, whole
+from querykey.words import check_fields, checked, last_line, room_for, share, suggest, whole
 
 
 def test_the_nearest_word_is_suggested_and_no_far_one():
@@ -64,3 +71,58 @@ def test_no_room_in_memory_is_said_and_other_errors_pass():
     for other in (RuntimeError("no such operator"), torch.OutOfMemoryError("CUDA out of memory")):
         with pytest.raises(type(other), match=str(other)), room_for("a table"):
             raise other
+
+
+@dataclass(frozen=True)
+class Spec:
+    name: str
+    size: int = 1
+    share: float | None = None
+    kind: Literal["a", "b"] = "a"
+    pair: tuple[int, str] = (1, "x")
+    numbers: Sequence[float] = ()
+    table: Mapping[str, list[int]] = field(default_factory=dict)
+    function: Callable[[int], int] = abs
+    anything: Any = None
+    root: Path | None = None
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("name", ["", "a"], [None, 3, b"a", ["a"]]),
+        ("size", [0, -3, np.int64(2)], [True, 1.0, "1", None]),
+        ("share", [None, 1, 0.5, np.float32(0.5)], [False, "0.5", 1j]),
+        ("kind", ["b"], ["c", None, ["a"]]),
+        ("pair", [(2, "y")], [(2,), ("y", 2), [2, "y"], (2, "y", 3)]),
+        ("numbers", [[], [1.0, 2], (0.5,)], ["12", b"12", [None], {1.0}, 3]),
+        ("table", [{"a": [1]}], [{"a": 1}, {1: [1]}, {"a": ["b"]}, [("a", [1])]]),
+        ("function", [print, str], [3, "print", None]),
+        ("anything", [3, None, "a"], []),
+        ("root", [None, Path("a")], ["a", 3]),
+    ],
+)
+def test_fields_are_of_the_types_that_are_annotated(name, good, bad):
+    rest = {"name": "a"}
+    for value in good:
+        assert getattr(Spec(**(rest | {name: value})), name) is value
+    for value in bad:
+        with pytest.raises(TypeError, match=f"^`{name}` of Spec is .*; got "):
+            Spec(**(rest | {name: value}))
+
+
+def test_arguments_are_of_the_types_that_are_annotated():
+    @checked
+    def half(count: int, names: Iterable[str] = ()) -> list[str]:
+        return list(names)[: count // 2]
+
+    assert half(2, names=iter(["a", "b"])) == ["a"]  # what would be used up is not looked into
+    with pytest.raises(TypeError, match=r"^`count` of half is int; got 2\.5$"):
+        half(2.5)
+    with pytest.raises(TypeError, match=r"^`names` of half is Iterable\[str\]; got 'ab'$"):
+        half(2, "ab")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'count'"):
+        half()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import operator
 import os
+import reprlib
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from querykey.errors import QuerykeyError, WrongTypeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -124,3 +131,67 @@ def is_number(value: Any) -> bool:
         return not isinstance(value, bool | str | bytes) and math.isfinite(float(value)) in (0, 1)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that a call with a value of another type than annotated is refused.
+
+    It looks into lists, tuples and mappings; for functions that are called seldom.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # whose own error says which argument is missing
+        _check_types(function.__name__, function, given)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_fields(spec: Any) -> None:
+    """Refuse a dataclass in which a field has a value of another type than annotated."""
+    _check_types(type(spec).__name__, type(spec), vars(spec))
+
+
+def _check_types(owner: str, annotated: Any, given: Mapping[str, Any]) -> None:
+    hints = _hints(annotated)
+    for name, value in given.items():
+        if name in hints and not _fits(value, hints[name]):
+            text = annotated.__annotations__[name]
+            raise WrongTypeError(f"`{name}` of {owner} is {text}; got {reprlib.repr(value)}")
+
+
+@functools.cache
+def _hints(annotated: Any) -> dict[str, Any]:
+    return get_type_hints(annotated)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of an annotated type; of a type that it does not know, any is."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if hint is int:
+        return hasattr(value, "__index__") and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if kind is None:
+        known = isinstance(hint, type) and hint is not object and "typing" not in hint.__module__
+        return not known or getattr(hint, "_is_protocol", False) or isinstance(value, hint)
+    return callable(value) if kind is Callable else _holds(value, kind, parts)
+
+
+def _holds(value: Any, kind: type, parts: tuple[Any, ...]) -> bool:
+    """Return whether a value is a collection of a kind, with elements of these types in it."""
+    if not isinstance(value, kind) or isinstance(value, str | bytes):
+        return False
+    if issubclass(kind, Mapping):
+        return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in dict(value).items())
+    if kind is tuple and Ellipsis not in parts:
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    return not isinstance(value, Collection) or all(_fits(v, parts[0]) for v in value)

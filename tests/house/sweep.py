@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,8 @@ GOOD: dict[str, Callable[[], Good]] = {
     "images": lambda: (lambda c, h, w: qk.images("n", c, h, w), {"c": 3, "h": 8, "w": 8}),
     "tokens": lambda: (lambda b, t: qk.tokens(b, t), {"b": "batch", "t": "seq"}),
     "cost": lambda: (qk.cost, {"model": linear(), "inputs": qk.array("n", 3)}),
-    "check": lambda: (qk.check, {"model": linear(), "laws": ["purity"], "seed": 0}),
+    "check": lambda: (qk.check, {"model": linear(), "kind": "encoder", "laws": ["purity"],
+                                 "weights": "both", "seed": 0}),
     "check_all": lambda: (qk.check_all, {"targets": []}),
     "check_training": lambda: (
         lambda run, model, optimizer: qk.check_training(run, model=model, optimizer=optimizer),
@@ -273,13 +274,10 @@ MUST_FAIL = {"text", "a dict", "an object", "a class", "bytes", "complex"}
 # Where a value of another kind has a meaning: a size may be a name, ids a collection.
 TAKES = {
     ("ALiBi.fits", "heads"): MUST_FAIL, ("EluPlusOne.width", "key_dim"): MUST_FAIL,
-    ("check", "laws"): {"a dict"}, ("check_all", "targets"): {"a dict"},
     ("ag.stack", "xs"): {"bytes"},
     ("array", "n"): {"text"}, ("array", "d"): {"text"},
     **{("images", size): {"text"} for size in "chw"},
     ("generate", "stop"): {"a dict", "bytes"},
-    ("Similarity", "function"): {"a class"}, ("Subject", "forward"): {"a class"},
-    ("State.select", "rows"): {"a dict"},
 }  # fmt: skip
 
 
@@ -289,7 +287,14 @@ def values(good: Any) -> Iterator[tuple[str, Any, str]]:
         yield from _arrays(good)
         yield from ((what, v, ERROR if what in MUST_FAIL else ANY) for what, v in JUNK.items())
         return
-    may = {"text"} if isinstance(good, str) else set()
+    may = (
+        {"text"}
+        if isinstance(good, str)
+        else {"a dict"}
+        if isinstance(good, dict | list | tuple)
+        else set()
+    )
+    may |= {"a class"} if callable(good) else set()
     junk = ((w, v, ERROR if w in MUST_FAIL - may else ANY) for w, v in JUNK.items())
     yield from junk
     if isinstance(good, bool):
@@ -376,11 +381,15 @@ def _read_only(good: np.ndarray) -> np.ndarray:
     return out
 
 
-def cases() -> Iterator[Case]:
+def cases(
+    calls: Mapping[str, Callable[[], Good]] = GOOD,
+    refused: Container[str] = LOADS,
+    takes: Mapping[tuple[str, str], Container[str]] = TAKES,
+) -> Iterator[Case]:
     """Yield every case: each argument of each good call with each value that may stand there."""
-    for name, make in GOOD.items():
+    for name, make in calls.items():
         for argument, good in make()[1].items():
             for what, value, expected in values(good):
-                if what in TAKES.get((name, argument), ()):
-                    expected = ANY
-                yield Case(name, argument, what, value, expected if name not in LOADS else ERROR)
+                wanted = ERROR if name in refused else expected
+                wanted = ANY if what in takes.get((name, argument), ()) else wanted
+                yield Case(name, argument, what, value, wanted)

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.house import sweep
+from tests.house import sweep, sweep_rooms
 
 import querykey as qk
 import querykey.ag as ag
 
-CASES = list(sweep.cases())
-NAMES = list(sweep.GOOD)
+CALLS = sweep.GOOD | sweep_rooms.GOOD
+REFUSED = sweep.LOADS | sweep_rooms.REFUSED  # whose good call is refused
+CASES = list(sweep.cases(CALLS, REFUSED, sweep.TAKES | sweep_rooms.TAKES))
+NAMES = list(CALLS)
 # What still raises an error of another library: (argument, value) by name. It may only shrink.
 KNOWN_FILE = Path(__file__).with_name("sweep_known.json")
 KNOWN = {
@@ -26,6 +28,9 @@ def test_every_public_name_has_a_case():
     public = set(qk._HOME) - sweep.APART
     assert public <= set(NAMES)
     assert {f"ag.{name}" for name in set(ag.__all__) - sweep.AG_APART} <= set(NAMES)
+    for room, module in sweep_rooms.ROOMS.items():
+        names = set(module.__all__) - sweep_rooms.APART[room]
+        assert {f"{room}.{name}" for name in names} <= set(NAMES)
     assert len(CASES) >= 2000
 
 
@@ -44,7 +49,7 @@ def plain(answer):
 
 def outcome(name, arguments):
     """The answer, or the refusal; any other exception is what the sweep looks for."""
-    function, good = sweep.GOOD[name]()
+    function, good = CALLS[name]()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
@@ -55,7 +60,7 @@ def outcome(name, arguments):
 
 def reference(name, arguments):
     """What the reference computes in float64 for the arguments of attention; None elsewhere."""
-    _, good = sweep.GOOD[name]()
+    _, good = CALLS[name]()
     given = good | arguments
     arrays = [given.get(n) for n in "qkv"]
     if not name.startswith("attend") or not all(isinstance(x, torch.Tensor) for x in arrays):
@@ -88,7 +93,7 @@ def judged(case):
     if case.expected is sweep.ERROR:
         return f"answered {str(answer)[:100]!r}"
     if case.expected is sweep.SAME:
-        _, good = sweep.GOOD[case.name]()
+        _, good = CALLS[case.name]()
         want = outcome(case.name, good)
         for one, other in zip(plain(answer), plain(want), strict=True):
             if not np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True):
@@ -110,7 +115,8 @@ def judged(case):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_passes_in_silence(name):
+def test_nothing_passes_in_silence(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found, mended = [], []
     for case in CASES:
         if case.name != name:

@@ -212,3 +212,12 @@ def test_the_module_is_named_where_the_model_is_compiled(tmp_path):
         trainer.model.get_submodule("stack.blocks.1.mlp").get_parameter("up.weight").fill_(3e38)
     with pytest.raises(TrainError, match=r"at step 2: `stack.blocks.1.mlp\S*` is the first module"):
         trainer.advance()
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_run_has_gradients_where_its_caller_has_none(off, tmp_path):
+    with off():
+        run(small_config(tmp_path / "off", steps=2))
+        assert torch.is_grad_enabled() is False
+    run(small_config(tmp_path / "on", steps=2))
+    assert equal(*(weights(small_config(tmp_path / name, steps=2)) for name in ("off", "on")))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from querykey.lab.measurement import Measured, Measurement, written
+from querykey.words import check_fields, checked
 
 Verdict = Literal["confirmed", "corrected", "open"]
 
@@ -23,6 +24,9 @@ class Equal:
     """The measured number equals the claimed one, or lies at most `within` from it."""
 
     within: float = 0.0
+
+    def __post_init__(self):
+        check_fields(self)
 
     def margin(self, measured: float, claimed: float) -> float:
         """Return by how much the claim holds; below 0, by how much it fails."""
@@ -37,6 +41,9 @@ class Near:
     """The measured number differs from the claimed one by at most a `share` of it."""
 
     share: float
+
+    def __post_init__(self):
+        check_fields(self)
 
     def margin(self, measured: float, claimed: float) -> float:
         """Return by how much the claim holds; below 0, by how much it fails."""
@@ -81,6 +88,9 @@ class Claim:
     within: Equal | Near | AtMost | AtLeast = Equal()
     right: str = ""  # what is right and why, where the document is wrong or says too little
 
+    def __post_init__(self):
+        check_fields(self)
+
     def __str__(self) -> str:
         return self.says.replace("{value}", written(self.value))
 
@@ -94,10 +104,14 @@ class Part:
     verdict: Verdict
     reason: str
 
+    def __post_init__(self):
+        check_fields(self)
+
     def __str__(self) -> str:
         return f"{self.claim.row} {self.verdict}: {self.claim} ({self.reason})"
 
 
+@checked
 def judge(claim: Claim, measurement: Measurement) -> Part:
     """Return the verdict of a measurement on a claim.
 

@@ -18,6 +18,7 @@ from querykey.lab.rows import ROWS
 from querykey.lab.store import Record, measurements_below, read_record, source_hash, write_record
 from querykey.lab.table import EXPERIMENTS, experiment
 from querykey.show import table, write_file
+from querykey.words import checked
 
 Tell = Callable[[str], None]
 
@@ -28,6 +29,7 @@ def list_experiments() -> Any:
     return table(("experiment", "rows", "question"), rows)
 
 
+@checked
 def run_experiments(
     names: Sequence[str], depth: Name, out: Path, again: bool, tell: Tell
 ) -> Iterator[str]:
@@ -44,6 +46,7 @@ def run_experiments(
         yield _line(name, record)
 
 
+@checked
 def write_ledger(out: Path) -> Any:
     """Write claims.md and claims.json from what is stored below `out`, and return the table."""
     measurements = measurements_below(out)

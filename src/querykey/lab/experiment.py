@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from querykey.lab.claim import Claim
 from querykey.lab.measurement import Measurement
+from querykey.words import check_fields
 
 T = TypeVar("T")
 Name = Literal["quick", "full"]
@@ -26,6 +27,9 @@ class Depth:
 
     name: Name = "full"
     tell: Callable[[str], None] = _silent
+
+    def __post_init__(self):
+        check_fields(self)
 
     def pick(self, *, quick: T, full: T) -> T:
         """Return the one of two values that this depth asks for."""
@@ -47,6 +51,9 @@ class Experiment:
     asks: str
     claims: tuple[Claim, ...]
     measure: Callable[[Depth], Measurement]
+
+    def __post_init__(self):
+        check_fields(self)
 
     @property
     def rows(self) -> tuple[str, ...]:

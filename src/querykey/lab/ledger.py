@@ -9,6 +9,7 @@ from querykey.lab.claim import Part, judge_all, verdict_of_row
 from querykey.lab.measurement import Measured, Measurement
 from querykey.lab.rows import DOCUMENTS, ROWS
 from querykey.lab.table import EXPERIMENTS, experiment
+from querykey.words import checked
 
 HEAD = """# What the five documents claim, and what was measured
 
@@ -26,6 +27,7 @@ def ledger(measurements: Mapping[str, Measurement]) -> dict[str, list[Part]]:
     return parts
 
 
+@checked
 def ledger_json(measurements: Mapping[str, Measurement]) -> dict[str, Any]:
     """Return the ledger as plain values: {"A1": {"verdict": ..., "parts": [...]}, ...}."""
     return {
@@ -39,6 +41,7 @@ def ledger_json(measurements: Mapping[str, Measurement]) -> dict[str, Any]:
     }
 
 
+@checked
 def ledger_page(measurements: Mapping[str, Measurement]) -> str:
     """Return the ledger as a page in Markdown, with links to the figures."""
     rows = ledger(measurements)

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.show import Series, cell_chart, line_chart
+from querykey.words import check_fields, checked
 
 # Student's t for 1, 2, ... degrees of freedom: 95 % of a sample's means are this many standard
 # errors from the truth, or fewer.
@@ -26,6 +28,9 @@ class Measured:
 
     samples: tuple[Any, ...]
     reason: str = ""  # why nothing was measured
+
+    def __post_init__(self):
+        check_fields(self)
 
     @property
     def numeric(self) -> bool:
@@ -65,19 +70,25 @@ def _student(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + second
 
 
+@checked
 def exact(value: Any) -> Measured:
     """Return a value that is the same whatever the seed: a count, a set of names, a formula."""
     return Measured((value,))
 
 
+@checked
 def sampled(values: Iterable[Any]) -> Measured:
     """Return one number per seed; there are at least two, or no uncertainty could be told."""
-    samples = tuple(float(value) for value in values)
+    try:
+        samples = tuple(float(value) for value in values)
+    except (TypeError, ValueError, RuntimeError):
+        raise WrongTypeError(f"a sample is of numbers; got {values!r}") from None
     if len(samples) < 2:
-        raise ValueError(f"a sample has a number for each of at least 2 seeds; got {samples}")
+        raise QuerykeyError(f"a sample has a number for each of at least 2 seeds; got {samples}")
     return Measured(samples)
 
 
+@checked
 def unmeasured(reason: str) -> Measured:
     """Return the reason why a value was not measured; claims about it stay open."""
     return Measured((), reason)
@@ -107,6 +118,9 @@ class Chart:
     log: bool = False
     rings: Sequence[str] = ()
 
+    def __post_init__(self):
+        check_fields(self)
+
     def svg(self) -> str:
         """Return the drawing."""
         series = [
@@ -125,6 +139,9 @@ class Grid:
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
 
+    def __post_init__(self):
+        check_fields(self)
+
     def svg(self) -> str:
         """Return the drawing."""
         return cell_chart(self.values, self.rows, self.columns, self.title)
@@ -136,6 +153,9 @@ class Measurement:
 
     values: Mapping[str, Measured]
     figures: Mapping[str, Chart | Grid]
+
+    def __post_init__(self):
+        check_fields(self)
 
     def __getitem__(self, name: str) -> Measured:
         if name not in self.values:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from querykey.words import check_fields
+
 DOCUMENTS = {
     "000": "a transformer block on a small autograd library (CS 577, homework 5)",
     "001": "scaled dot-product, several heads, masks, layer norm (EECS 182, final review)",
@@ -21,6 +23,9 @@ class Statement:
     place: str
     about: str
     experiment: str
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 ROWS = {

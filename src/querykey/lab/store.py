@@ -19,6 +19,7 @@ from querykey.lab.measurement import Measurement
 from querykey.lab.rows import DOCUMENTS, ROWS
 from querykey.lab.table import EXPERIMENTS
 from querykey.show import WriteError, write_file
+from querykey.words import checked
 
 SCHEMA = 1
 
@@ -72,6 +73,7 @@ def read_record(folder: Path) -> Record | None:
         raise RecordError(f"`{file}` is no measurement of ours ({error}); delete it") from error
 
 
+@checked
 def measurements_below(out: Path) -> dict[str, Measurement]:
     """Return the measurements stored in `out/lab`, by the name of their experiment."""
     records = {name: read_record(out / "lab" / name) for name in EXPERIMENTS}

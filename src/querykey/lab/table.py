@@ -6,7 +6,7 @@ from importlib import import_module
 
 from querykey.errors import QuerykeyError
 from querykey.lab.experiment import Experiment
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 # Name to file; a file is imported when its experiment is asked for.
 EXPERIMENTS = {
@@ -43,6 +43,7 @@ class NoExperimentError(QuerykeyError):
     """Says that no experiment has a name, and which do."""
 
 
+@checked
 def experiment(name: str) -> Experiment:
     """Return the experiment of a name."""
     if name not in EXPERIMENTS:

@@ -29,7 +29,7 @@ from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
-from querykey.words import suggest, traceback_of, whole
+from querykey.words import checked, suggest, traceback_of, whole
 
 Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
@@ -80,7 +80,7 @@ def run_check(
     chosen = choose(laws)
     choose_kind(kind)
     seed = whole("seed", seed, least=-(2**62))
-    if weights not in ("random", "own", "both"):
+    if not isinstance(weights, str) or weights not in ("random", "own", "both"):
         raise BadChoiceError(f"weights is random, own or both, not `{weights}`")
     began = time.perf_counter()
     subject = as_subject(model, example, kind, seed)
@@ -167,9 +167,9 @@ def as_counterpart(like: Any, seed: int = 0) -> tuple[Subject, Callable[..., Any
 
 def choose_kind(kind: str | None) -> None:
     """Raise a BadChoiceError where there is no such kind of model."""
-    if kind is not None and kind not in KINDS:
+    if kind is not None and not (isinstance(kind, str) and kind in KINDS):
         raise BadChoiceError(
-            f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(kind, KINDS)}"
+            f"kind is one of {', '.join(KINDS)}, not `{kind}`{suggest(str(kind), KINDS)}"
         )
 
 
@@ -188,6 +188,7 @@ def choose(laws: Iterable[str | Law] | None) -> list[Law]:
     return list(dict.fromkeys(chosen))
 
 
+@checked
 def laws_named(name: str) -> list[Law]:
     """Return the laws of this name, pattern, or beginning of names; at least one."""
     if name.startswith("training"):
@@ -259,6 +260,7 @@ def about(runner: Runner) -> dict[str, str]:
     return words
 
 
+@checked
 def assert_lawful(
     model: nn.Module | Subject | str,
     example: Any = None,

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from querykey.words import check_fields
+
 VERDICTS = (
     "holds", "violated", "limitation", "advice", "tie", "vacuous", "not-applicable", "error",
     "timeout",
@@ -28,6 +30,9 @@ class Finding:
     repro: str | None = None
     note: str = ""
     traceback: str | None = None  # of what the model raised
+
+    def __post_init__(self):
+        check_fields(self)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Finding:

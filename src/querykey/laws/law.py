@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from querykey.laws.run import PLAIN, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome, Trial
+from querykey.words import check_fields
 
 
 class RefusalError(Exception):
@@ -41,3 +42,6 @@ class Law:
     applies: Callable[[Runner], str] = every_model
     sweep: Callable[[Runner], Iterable[Setting]] = plain_settings
     on_request: bool = False  # it takes long, and is tried only where its name is given
+
+    def __post_init__(self):
+        check_fields(self)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from querykey.errors import visible
 from querykey.laws.finding import UNTRIED, Finding
+from querykey.words import checked
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -126,6 +127,7 @@ def breach(group: Sequence[Finding], marks: Marks, width: int = WIDTH) -> list[T
     return shown + [_paragraph(line, width, first="  ", rest="    ") for line in lines if line]
 
 
+@checked
 def explained(finding: Finding, known: bool = False) -> str:
     """Return one breach in full, as plain lines."""
     marks = Marks(known=(finding.law,) if known else ())

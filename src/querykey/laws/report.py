@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.errors import QuerykeyError, WrongTypeError, visible
 from querykey.laws.finding import Finding
 from querykey.laws.printed import WIDTH, Heading, Marks, printed
 
@@ -20,6 +20,13 @@ SCHEMA = 1  # of the JSON of `qk check`; a reader refuses any other
 
 class SchemaError(QuerykeyError):
     """One sentence: a stored report has another schema than this version reads."""
+
+
+class NoLawError(QuerykeyError, KeyError):
+    """One sentence: a report has no finding of that law."""
+
+    def __str__(self) -> str:
+        return visible(self.args[0])  # a KeyError would show it in quotes
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Report:
             if finding.law == name:
                 return finding
         names = ", ".join(finding.law for finding in self.laws)
-        raise KeyError(f"no law `{name}` was tried; tried were {names}")
+        raise NoLawError(f"no law `{name}` was tried; tried were {names}")
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, as `qk check --json` prints them."""

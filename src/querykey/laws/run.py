@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from querykey.laws.understanding.outputs import Slot
+from querykey.words import check_fields
 
 Inputs = dict[str, Any]
 
@@ -34,6 +35,9 @@ class Setting:
     embeds: bool = False  # embeddings are passed in place of ids
     mask: bool = False  # a padding mask that hides nothing is passed
     conditions: Conditions = Conditions()
+
+    def __post_init__(self):
+        check_fields(self)
 
     def __str__(self) -> str:
         return ", ".join(f"{k}={v}" for k, v in self.label().items()) or "the plain call"

@@ -9,10 +9,12 @@ from itertools import compress
 
 import torch
 
+from querykey.errors import WrongTypeError
 from querykey.laws.blaming.guilty_module import GuiltyModule
 from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
+from querykey.words import check_fields, checked
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class Cells:
 
     rows: tuple[int, ...]
     columns: tuple[int, ...] | None
+
+    def __post_init__(self):
+        check_fields(self)
 
     def of(self, answer: torch.Tensor) -> torch.Tensor:
         """Return these cells of an answer, one per line."""
@@ -38,17 +43,20 @@ class Cells:
         return len(self.rows)
 
 
+@checked
 def cells(pairs: Sequence[tuple[int, int]]) -> Cells:
     """Return the cells at these (row, position) pairs."""
     return Cells(tuple(r for r, _ in pairs), tuple(c for _, c in pairs))
 
 
+@checked
 def every_cell(rows: Iterable[int], positions: Iterable[int]) -> Cells:
     """Return the cells of all these rows at all these positions."""
     positions = list(positions)
     return cells([(row, position) for row in rows for position in positions])
 
 
+@checked
 def rows(indices: Sequence[int]) -> Cells:
     """Return whole rows, for answers without positions."""
     return Cells(tuple(indices), None)
@@ -99,6 +107,9 @@ class Outcome:
     evidence: Evidence = Evidence()
     advice: bool = False  # a deviation is worth a word of advice, and breaks no law
 
+    def __post_init__(self):
+        check_fields(self)
+
     @property
     def question(self) -> str:
         """What was tried, in words that do not depend on the numbers that came out."""
@@ -134,11 +145,15 @@ def moved_in_words(size: float) -> str:
     return f"moved by {size:.2g}"
 
 
+@checked
 def deviation(first: torch.Tensor, second: torch.Tensor) -> tuple[float, int]:
     """Return the largest difference relative to the typical size, and the line that it is in.
 
     Two values that are both NaN, or the same infinity, agree.
     """
+    for answer in (first, second):
+        if answer.is_meta or answer.layout is not torch.strided:
+            raise WrongTypeError("answers are compared by their numbers: dense, and not on meta")
     first, second = first.detach().double(), second.detach().double()
     if first.shape != second.shape:
         return math.inf, 0

@@ -18,15 +18,17 @@ from querykey.train.progress import ProgressLine
 from querykey.train.recipes import RECIPES
 from querykey.train.run import carry_out, prepared
 from querykey.train.watched import check_run
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 
+@checked
 def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
     """Train as a TOML file or a recipe says, with flags on top, and show how it goes."""
     with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
         return carry_out(trainer, line.show)
 
 
+@checked
 def check_command(config: str | None, flags: Mapping[str, str]) -> Report:
     """Watch the first steps of such a run, and return what the laws of training say of them."""
     settings = read_config(_source(config), flags)
@@ -67,6 +69,7 @@ def listing() -> list[Any]:
     ]
 
 
+@checked
 def summary(result: Result) -> str:
     """Return the last line of a run: how it ended, how good it is, and where it lies."""
     ending = "done" if result.finished else "stopped; the same command goes on from here"

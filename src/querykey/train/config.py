@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from querykey.errors import QuerykeyError
-from querykey.words import last_line, share, suggest, whole
+from querykey.words import check_fields, checked, last_line, share, suggest, whole
 
 MOST_LAYERS = 10_000  # as many as targets have at most
 
@@ -45,6 +45,7 @@ class DataConfig:
     target: str = "en"
 
     def __post_init__(self):
+        check_fields(self)
         _check(self, whole, "vocabulary", "length", "samples", "queries")
         _check(self, lambda name, value: whole(name, value, least=2), "classes")
         _check(self, lambda name, value: whole(name, value, least=0), "shift")
@@ -63,6 +64,7 @@ class ModelConfig:
     patch: int = 4  # pixels of a patch's side, where images are cut into patches
 
     def __post_init__(self):
+        check_fields(self)
         _check(self, whole, "layers", "heads", "width", "latent", "patch")
         if self.layers > MOST_LAYERS:
             raise ConfigError(f"layers is at most {MOST_LAYERS}; got {self.layers}")
@@ -78,6 +80,7 @@ class ObjectiveConfig:
     noise: float = 0.5  # standard deviation of a denoising autoencoder's noise
 
     def __post_init__(self):
+        check_fields(self)
         _check(self, share, "share")
         _check(self, _not_negative, "noise")
 
@@ -96,6 +99,7 @@ class OptimizerConfig:
     momentum: float = 0.0  # of SGD
 
     def __post_init__(self):
+        check_fields(self)
         _check(self, lambda name, value: whole(name, value, least=0), "warmup")
         _check(self, _not_negative, "rate", "decay", "clip")
         _check(self, share, "momentum")
@@ -120,6 +124,7 @@ class LoopConfig:
     shard: bool = False  # FSDP2 in place of DDP, where there are several ranks
 
     def __post_init__(self):
+        check_fields(self)
         _check(self, whole, "steps", "batch", "pieces", "keep")
         _check(
             self,
@@ -140,6 +145,7 @@ class TrainConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self):
+        check_fields(self)
         if not self.folder or "\0" in self.folder:
             raise ConfigError(f"folder names where the run is written; got {self.folder!r}")
 
@@ -151,6 +157,7 @@ class TrainConfig:
 SECTIONS = tuple(f.name for f in fields(TrainConfig) if f.name != "folder")
 
 
+@checked
 def read_config(
     source: str | Path | Mapping[str, Any] | None = None, flags: Mapping[str, str] | None = None
 ) -> TrainConfig:

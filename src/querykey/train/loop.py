@@ -25,7 +25,7 @@ from querykey.train.objectives.objective import Batch, Learner, Objective
 from querykey.train.optimizers import make_optimizer, rate_at, set_rate, start_optimizer
 from querykey.train.order import SampleOrder, generators_restored, sample_generator, seed_generators
 from querykey.train.ranks import Ranks, lost_rank, spread, whole, without_exchange
-from querykey.words import last_line
+from querykey.words import check_fields, last_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
@@ -45,6 +45,9 @@ class Progress:
     tokens: int
     seconds: float
 
+    def __post_init__(self):
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -54,6 +57,9 @@ class Result:
     step: int
     finished: bool
     evaluation: dict[str, float]
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 class Trainer:

@@ -25,7 +25,7 @@ from querykey.train.objectives.text import (
     Translation,
     WordsAndPairs,
 )
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 SHARE = 0.15  # of tokens or features, unless a config says how many are hidden
 
@@ -197,6 +197,7 @@ OWN_FIELDS = {
 }
 
 
+@checked
 def load_data(
     config: TrainConfig, folder: Path | None = None, tokenizer: Tokenizer | None = None
 ) -> Data:

@@ -24,7 +24,7 @@ from querykey.show import (
 from querykey.train.checkpoints import MANIFEST
 from querykey.train.config import read_toml
 from querykey.train.folder import RunFolder
-from querykey.words import last_line
+from querykey.words import checked, last_line
 
 POINTS = 200  # of a curve; each is the mean of the steps that it stands for
 Entries = list[dict[str, Any]]
@@ -46,6 +46,7 @@ class RunRecord:
     warnings: list[str]
 
 
+@checked
 def write_report(run: str | Path, html: str | Path = "") -> Path:
     """Write the page of a run's folder, as report.html in it unless told where; return its path."""
     record = read_record(Path(run))

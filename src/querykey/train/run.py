@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from querykey.errors import QuerykeyError
 from querykey.models import TokenizerError
 from querykey.train.config import TrainConfig
@@ -19,8 +21,10 @@ from querykey.train.model import make_model
 from querykey.train.order import generators_restored
 from querykey.train.parts import load_data, objective_kind
 from querykey.train.ranks import Ranks, device_for, joined
+from querykey.words import checked
 
 
+@checked
 def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress: None) -> Result:
     """Train as the config says, from the newest checkpoint of its folder where there is one.
 
@@ -40,8 +44,17 @@ def carry_out(trainer: Trainer, tell: Callable[[Progress], None]) -> Result:
 
 @contextmanager
 def prepared(config: TrainConfig) -> Iterator[Trainer]:
-    """Yield the run of a config, ready to go, on the ranks that there are."""
-    with generators_restored(), joined(device_for(config.loop.device)) as ranks:
+    """Yield the run of a config, ready to go, on the ranks that there are.
+
+    Training wants gradients, also where the caller has turned them off.
+    """
+    gradients = torch.inference_mode(False), torch.enable_grad()
+    with (
+        gradients[0],
+        gradients[1],
+        generators_restored(),
+        joined(device_for(config.loop.device)) as ranks,
+    ):
         yield make_trainer(config, ranks)
 
 

@@ -21,7 +21,7 @@ from querykey.laws.running.scripts import Scripts, write_scripts
 from querykey.laws.running.store import Question, endless
 from querykey.laws.running.workers import Limits, answers
 from querykey.show import until_the_reader_leaves, unwritable, write_file
-from querykey.words import last_line
+from querykey.words import checked, last_line
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 HINT = "--repro DIR writes a script for every breach that shows it with plain torch"
@@ -47,6 +47,7 @@ class Outputs:
     tracebacks: bool = False  # of what models raised, on standard error
 
 
+@checked
 def asked(
     laws: Iterable[str] | None,
     kind: str | None,

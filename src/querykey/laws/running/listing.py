@@ -11,16 +11,19 @@ from querykey.laws.law import Law
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.table import TRAINING_LAWS
 from querykey.show import table
+from querykey.words import checked
 
 AnyLaw = Law | TrainingLaw
 COLUMNS = ("law", "what must hold", "why it matters", "how it is tried")
 
 
+@checked
 def described(name: str) -> str:
     """Return every law of this name, or that begins so, in full: of models and of training."""
     return "\n\n".join(in_full(law) for law in named(name, (*LAWS, *TRAINING_LAWS)))
 
 
+@checked
 def terminal_table(laws: Iterable[AnyLaw]) -> Any:
     """Return a table for a terminal: the laws and what must hold; `described` has the rest."""
     listed = table(COLUMNS[:2], [(law.name, law.says) for law in laws])
@@ -33,6 +36,7 @@ def in_full(law: AnyLaw) -> str:
     return f"{law.name}\n  says: {law.says}\n  why:  {law.why}\n  how:  {law.how}"
 
 
+@checked
 def markdown_table(laws: Iterable[AnyLaw]) -> str:
     """Return a table of the laws in Markdown."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, laws)]

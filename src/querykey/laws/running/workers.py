@@ -19,14 +19,13 @@ from typing import Any
 
 from torch import nn
 
-from querykey.errors import WrongTypeError
 from querykey.laws.check import as_counterpart, as_subject, choose, run_check
 from querykey.laws.finding import Finding
 from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Question, Store
 from querykey.laws.subject import Subject
 from querykey.targets import Input, TargetError, preload, stated_inputs
-from querykey.words import raised, traceback_of
+from querykey.words import check_fields, checked, raised, traceback_of, whole
 
 SECONDS, MEBIBYTES = 120.0, 6144
 
@@ -37,6 +36,9 @@ class Limits:
 
     seconds: float = SECONDS
     mebibytes: int = MEBIBYTES
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 @dataclass
@@ -60,6 +62,7 @@ class _Worker:
         return pages * resource.getpagesize() >> 20
 
 
+@checked
 def check_all(
     targets: Iterable[str],
     laws: Iterable[str] | None = None,
@@ -73,22 +76,12 @@ def check_all(
     A report in the store counts while the target's code, the laws, the seed and the versions of
     what is installed are those it was made with.
     """
-    names = _names(targets)
+    names = list(targets)
     reports = {r.target: r for r in stream(names, laws, seed, workers, limits, store)}
     return [reports[name] for name in names]
 
 
-def _names(targets: Any) -> list[str]:
-    """Return the targets as a list, or raise the error that says what they are."""
-    names = list(targets) if isinstance(targets, Iterable) else None
-    if names is None or isinstance(targets, str) or not all(isinstance(n, str) for n in names):
-        raise WrongTypeError(
-            f"check_all takes a list of targets' names; got {targets!r}, and `check` takes one "
-            f"module or one name"
-        )
-    return names
-
-
+@checked
 def stream(
     targets: Iterable[str],
     laws: Iterable[str] | None = None,
@@ -98,8 +91,10 @@ def stream(
     store: str | Path | None = None,
 ) -> Iterator[Report]:
     """Yield reports as they are finished."""
+    if workers is not None:
+        whole("workers", workers)
     chosen = tuple(law.name for law in choose(laws))
-    yield from answers(targets, Question(chosen, seed), workers, limits, store)
+    return answers(targets, Question(chosen, seed), workers, limits, store)
 
 
 def answers(

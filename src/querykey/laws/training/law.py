@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from querykey.laws.finding import Finding
 from querykey.laws.training.recording import Recording
+from querykey.words import check_fields
 
 
 @dataclass(frozen=True)
@@ -18,3 +19,6 @@ class TrainingLaw:
     why: str  # what goes wrong where it does not hold
     how: str  # what is watched, and what is compared
     judge: Callable[[Recording], Finding]
+
+    def __post_init__(self):
+        check_fields(self)

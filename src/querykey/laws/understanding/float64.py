@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from querykey.laws.private import CONVOLUTIONS, GROUPED_PRODUCTS, buffers_of, is_persistent
 from querykey.laws.understanding.closures import bind_functions
 from querykey.laws.understanding.reachable import every_module, hidden_modules
+from querykey.words import checked, whole
 
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
@@ -138,6 +139,7 @@ def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         Float64Mode.idle = before
 
 
+@checked
 def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
     """Return a copy on its own memory in evaluation mode, every float in float64 if `wide`."""
     # A model that has just been trained holds tensors that remember their graph: copied as values.
@@ -207,10 +209,11 @@ def shake(model: nn.Module, seed: int = 0) -> None:
                 parameter.add_(noise.to(parameter.device, parameter.dtype), alpha=1e-2 * size)
 
 
+@checked
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     """Return the copy that the laws run on, to try a reproduction by hand under `lifted`."""
     drawn = duplicate(model)
-    randomise(drawn, seed)
+    randomise(drawn, whole("seed", seed, least=-(2**62)))
     return drawn
 
 

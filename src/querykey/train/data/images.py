@@ -15,6 +15,7 @@ from querykey.train.config import DataConfig
 from querykey.train.data.find import find_folder
 from querykey.train.data.source import Data, DataError, Drawn, Facts
 from querykey.train.order import sample_generator
+from querykey.words import checked
 
 MEAN, STD = 0.1307, 0.3081  # of MNIST's training images, from 0 to 1
 
@@ -58,6 +59,7 @@ def moved(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
     return out
 
 
+@checked
 def load_mnist(config: DataConfig, seed: int = 0) -> Data:
     """Return MNIST from its four idx files, packed by gzip or not."""
     folder = find_folder(config.path, "mnist", "train-images-idx3-ubyte")
@@ -81,6 +83,7 @@ def load_mnist(config: DataConfig, seed: int = 0) -> Data:
     return Data(splits[0], splits[1], facts)
 
 
+@checked
 def load_digits(config: DataConfig | None = None, seed: int = 0) -> Data:
     """Return scikit-learn's 1797 digits of 8 by 8; every tenth is kept for evaluation."""
     try:
