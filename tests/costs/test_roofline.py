@@ -30,7 +30,9 @@ def test_few_rows_are_bound_by_the_bytes_of_the_weights():
     time = report.time("a100")
     assert time.modules["0"].seconds == pytest.approx(4 * (4096**2 + 2 * 4096) / 2.039e12)
     assert time.total.binds == "bytes"
-    assert str(time).startswith("at least 32.9 us on a100 in float32 (32.9 us forward); bytes bind")
+    assert str(time).startswith(
+        "at least 32.9 us on a100 in float32 (32.9 us forward); bound by bytes"
+    )
 
 
 def test_single_precision_is_slower_than_half_and_backward_is_apart():

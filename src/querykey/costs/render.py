@@ -16,7 +16,7 @@ from querykey.costs.compared import Compared
 from querykey.costs.timing.prediction import Prediction
 from querykey.costs.timing.roofline import Roofline, duration
 from querykey.costs.tree import ModuleRow, shares_at, tree
-from querykey.costs.values import VALUES, CostValues, ModuleCost, NotComputed
+from querykey.costs.values import CostValues, ModuleCost, NotComputed
 from querykey.costs.written import written
 from querykey.show import Formula, figure, grid, heading, text
 from querykey.show import page as html_page
@@ -29,9 +29,9 @@ DEPTH = 3  # how many levels of modules a tree shows, unless all are asked for
 WIDTH = 100  # of a report that is printed from Python
 LABELS = {
     "flops.forward": "FLOPs forward",
+    "flops.visible": "  forward, visible pairs",
     "flops.backward": "FLOPs backward",
-    "flops.visible": "  forward, visible",
-    "flops.recomputed": "  backward, again",
+    "flops.recomputed": "  backward, recomputed",
     "flops.pointwise": "pointwise forward",
     "flops.pointwise_backward": "pointwise backward",
     "params": "parameters",
@@ -81,7 +81,7 @@ def totals(report: CostValues) -> list[tuple[str, str]]:
 
 def _totals(report: CostValues, view: View) -> list[tuple[str, Any]]:
     """Return the same with formulas as they are."""
-    names = [name for name in VALUES if name in LABELS]
+    names = list(LABELS)
     if isinstance(report.state_bytes, NotComputed):
         names.remove("state_bytes")
     if report["flops.visible"] == report["flops.forward"]:
@@ -97,7 +97,7 @@ def _totals(report: CostValues, view: View) -> list[tuple[str, Any]]:
         lines += [(DERIVED[n], v) for n, v in values.items() if not isinstance(v, NotComputed)]
     if view.time is not None:
         lines.append((f"time on {view.time.device.name}", str(view.time)))
-        lines.append(("  its figures", view.time.device.source))
+        lines.append(("  data sheet", view.time.device.source))
     if view.prediction is not None:
         lines.append(("predicted here", str(view.prediction)))
     if report.settings.get("built"):

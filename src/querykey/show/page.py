@@ -13,11 +13,24 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { padding: .25rem .75rem; text-align: left; border-bottom: 1px solid #8884; }
+td { vertical-align: top; }
+th, td { white-space: nowrap; }
+td.long { white-space: normal; min-width: 14rem; }
+h1, h2 { overflow-wrap: anywhere; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre, code { font-family: ui-monospace, monospace; font-size: .9em; }
 pre { overflow-x: auto; padding: .75rem; background: #8881; }
+figure { margin: 1rem 0; }
 svg { max-width: 100%; height: auto; }
+@media (max-width: 40rem) {
+  th, td { padding: .25rem .4rem; }
+  td:first-child { white-space: normal; }
+  td.long { min-width: 10rem; }
+}
 """
+
+
+SHORT = 30  # letters, at most, of a cell that stays on one line
 
 
 class Formula(str):
@@ -64,4 +77,8 @@ def figure(svg: str, caption: str) -> str:
 def _cell(cell: Any) -> str:
     if isinstance(cell, int | float) and not isinstance(cell, bool):
         return f'<td class="number">{escape(number(cell))}</td>'
-    return f"<td>{cell if isinstance(cell, Formula) else escape(str(cell))}</td>"
+    if isinstance(cell, Formula):
+        return f"<td>{cell}</td>"
+    words = str(cell)
+    tag = '<td class="long">' if len(words) > SHORT else "<td>"
+    return f"{tag}{escape(words)}</td>"

@@ -36,7 +36,9 @@ def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
         if wrong:
             raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if measured.names:
-        formulas.notes.append(f"checked by counting at {len(points)} concrete choice(s) of sizes")
+        formulas.notes.append(
+            f"checked by counting operations at {len(points)} choice(s) of concrete sizes"
+        )
         if deep:
             formulas.notes.append("counted forward in every layer, backward in two equal layers")
         check_at_one(measured, options, formulas)
@@ -63,7 +65,7 @@ def check_at_one(measured: MeasuredModel, options: PassOptions, formulas: Formul
     for names, wrong in differing.items():
         least = Validity.least(dict.fromkeys(names.split(", "), 2))
         formulas.valid = formulas.valid.also(least)
-        formulas.notes.append(f"where {names} is 1 there is another formula: {wrong}")
+        formulas.notes.append(f"another formula holds where {names} is 1: {wrong}")
 
 
 def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:

@@ -22,7 +22,7 @@ PRODUCTS, BYTES = "matrix products", "bytes"
 
 @dataclass
 class Bound:
-    """The least seconds of one module, its children included, and how much of them binds what."""
+    """The least seconds of one module, its children included, by what bounds each operation."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -35,12 +35,12 @@ class Bound:
 
     @property
     def binds(self) -> str:
-        """Return what binds for most of the time: matrix products, or bytes."""
+        """Return what bounds most of the time: matrix products, or bytes."""
         return max(self.by, key=lambda what: self.by[what])
 
     @property
     def share(self) -> float:
-        """Return the share of the time that this binds."""
+        """Return the share of the time that `binds` bounds."""
         return self.by[self.binds] / self.seconds if self.seconds else 0.0
 
 
@@ -77,7 +77,7 @@ class Roofline:
         parts += f", {duration(total.backward)} backward" if total.backward else ""
         return (
             f"at least {duration(total.seconds)} on {self.device.name} in {self.dtype} ({parts}); "
-            f"{total.binds} bind for {total.share:.0%} of it"
+            f"bound by {total.binds} for {total.share:.0%} of it"
         )
 
 

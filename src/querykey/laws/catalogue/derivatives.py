@@ -64,7 +64,7 @@ def _in_words(size: float, where: dict[str, int]) -> str:
     if not where:
         return "there is no token on which the answers must not depend"
     token = place_in_words(where).replace("the answer", "the token")
-    return f"answers that must not depend on {token} have a derivative of {size:.2g} by it"
+    return f"the derivative by {token} is {size:.2g} in answers that must not depend on it"
 
 
 def _passing_on(runner: Runner, run: Run, ask: Cells, forbidden: Cells) -> ModuleCall | None:

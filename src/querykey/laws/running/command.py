@@ -236,7 +236,7 @@ def as_page(reports: list[Report]) -> str:
 
     broken = [report for report in reports if report.violations]
     sections = [
-        text(f"{len(reports)} targets, {len(broken)} of them break a law."),
+        text(f"{len(reports)} targets; {len(broken)} with broken laws."),
         grid(
             ("target", "kind", "broken", "seconds"),
             [(r.target, r.kind, _broken(r), round(r.seconds, 2)) for r in reports],
