@@ -165,22 +165,22 @@ def view_of(
         free = ",".join(f"{name}=8" for name in report.symbols)
         raise CostError(f"--device: a time needs all sizes; put them in, as in --at {free}")
     time = report.time(device, dtype or None) if device else None
-    found = measured_device(device) if device or predict else None
+    calibration = measured_device(device) if device or predict else None
     prediction = None
-    if found is not None and not report.symbols and dtype in ("", found.dtype):
-        prediction = report.predict(found)
+    if calibration is not None and not report.symbols and dtype in ("", calibration.dtype):
+        prediction = report.predict(calibration)
     compared = versus(report, other) if other is not None else ()
     return View(modules, full, time, compared, prediction)
 
 
 def calibrated() -> str:
     """Measure this device, keep the result, and return a sentence about it."""
-    found = calibrate()
+    calibration = calibrate()
     return (
-        f"Measured {found.name} ({found.device}, {found.threads} thread(s), {found.dtype}) in "
-        f"{found.seconds:.0f} s: {len(found.operations)} operations. On {len(found.errors) // 2} "
-        f"small models the predicted time was off by {found.error:.0%} in the median. It is kept "
-        f"in {place(found.device)}."
+        f"Measured {calibration.name} ({calibration.device}, {calibration.threads} thread(s), "
+        f"{calibration.dtype}) in {calibration.seconds:.0f} s: {len(calibration.operations)} "
+        f"operations. On {len(calibration.errors) // 2} small models the predicted time was off by "
+        f"{calibration.error:.0%} in the median. It is kept in {place(calibration.device)}."
     )
 
 
@@ -188,10 +188,10 @@ def measured_device(device: str) -> Calibration | None:
     """Return the calibration of a device named on the command line, or of this machine's."""
     if device == "cpu":
         return read("cpu")
-    found = read("cuda")
+    calibration = read("cuda")
     if not device:
-        return found or read("cpu")
-    return found if found is not None and device in found.name.lower() else None
+        return calibration or read("cpu")
+    return calibration if calibration is not None and device in calibration.name.lower() else None
 
 
 def plotted(report: CostReport, other: CostReport | None, names: Sequence[str], text: str) -> str:

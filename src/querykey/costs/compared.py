@@ -24,10 +24,10 @@ class Compared:
         """Return where both cost the same, in words."""
         if self.first == self.second:
             return "the same at every size"
-        found = [
+        crossings = [
             f"equal at {c.size} = {', '.join(written(root) for root in c.crossings)}"
             for c in self.comparisons
             if c.crossings
         ]
         never = "" if self.unsolved else "equal nowhere in their range"
-        return "; ".join([*found, *self.unsolved]) or never
+        return "; ".join([*crossings, *self.unsolved]) or never

@@ -82,10 +82,10 @@ def cost(
     else:
         measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
         if measured.hyper:
-            found = _of_builder(measured, options)
+            formula_set = _of_builder(measured, options)
         else:
-            found = _of_model(measured, options, engine)
-        report = make_report(measured, found, options)
+            formula_set = _of_model(measured, options, engine)
+        report = make_report(measured, formula_set, options)
 
     @cache
     def at_one(names: frozenset[str]) -> CostReport:

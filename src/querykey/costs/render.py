@@ -117,12 +117,12 @@ def page(
 ) -> str:
     """Return the report as one HTML page, with figures in SVG."""
     view = view or View()
-    made = f"{_version()}, {date.today().isoformat()}"
+    origin = f"{_version()}, {date.today().isoformat()}"
     rows = [(label, _formula(value)) for label, value in _totals(report, view)]
     columns, cells = _grid(report, view)
     return html_page(
         f"What {title} costs",
-        text(f"querykey {made}: {report.settings.get('target', title)}, {_sizes(report)}."),
+        text(f"querykey {origin}: {report.settings.get('target', title)}, {_sizes(report)}."),
         text("FLOPs are those of matrix products, a multiply-add being 2."),
         grid(("cost", "formula"), rows),
         *(figure(svg, "") for svg in figures),

@@ -22,15 +22,15 @@ def versus(first: CostReport, second: CostReport) -> list[Compared]:
     rows = []
     sizes = dict.fromkeys([*first.symbols, *second.symbols])
     for of in COMPARED:
-        found, unsolved = [], []
+        crossings, unsolved = [], []
         for size in sizes:
             if first[of] == second[of]:
                 continue
             try:
-                found.append(first.compare(second, size, of))
+                crossings.append(first.compare(second, size, of))
             except CostError as error:
                 unsolved.append(f"{size}: {error}")
-        rows.append(Compared(of, first[of], second[of], tuple(found), tuple(unsolved)))
+        rows.append(Compared(of, first[of], second[of], tuple(crossings), tuple(unsolved)))
     return rows
 
 

@@ -73,9 +73,9 @@ def _lines(row: str, parts: list[Part], measurements: Mapping[str, Measurement])
 
 def _result(part: Part) -> str:
     """Return what was measured, and what is right where that needs saying."""
-    found = part.reason if part.verdict == "open" else str(part.measured)
+    result = part.reason if part.verdict == "open" else str(part.measured)
     right = part.claim.right if part.verdict != "confirmed" else ""
-    return f"{found}. {right}".strip() if right else found
+    return f"{result}. {right}".strip() if right else result
 
 
 def _plain(part: Part) -> dict[str, Any]:

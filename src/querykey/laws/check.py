@@ -92,8 +92,8 @@ def run_check(
     try:
         with quiet(), torch.random.fork_rng(_gpus()):
             runner, kept = _understood(subject, seed)
-            told = about(runner) | ({"tried on": kept} if kept else {})
-            report = replace(report, kind=runner.facts.kind, about=told)
+            facts = about(runner) | ({"tried on": kept} if kept else {})
+            report = replace(report, kind=runner.facts.kind, about=facts)
             for finding in _findings(runner, chosen, weights):
                 findings.append(finding)
                 tell(finding)
@@ -129,9 +129,9 @@ def as_subject(
     """Return a module, a target's name or a Subject as a Subject; the seed is for building it."""
     if isinstance(model, str):
         target = build(model, seed)
-        made = target.made
-        made = made if isinstance(made, Subject) else Subject(target.model)
-        model = replace(made, name=model)
+        subject = target.made
+        subject = subject if isinstance(subject, Subject) else Subject(target.model)
+        model = replace(subject, name=model)
     if isinstance(model, nn.Module):
         model = uncompiled(model)
         model = Subject(model, name=type(model).__name__)
@@ -253,8 +253,8 @@ def about(runner: Runner) -> dict[str, str]:
         "computed in": str(runner.copies.dtype).removeprefix("torch."),
     }
     if facts.loss:
-        told = accepts_the_count(runner)
-        words["loss"] = f"by {facts.loss.name}{', told num_items_in_batch' * told}"
+        counts = accepts_the_count(runner)
+        words["loss"] = f"by {facts.loss.name}{', told num_items_in_batch' * counts}"
     if facts.arguments.positions:
         words["positions"] = facts.arguments.positions.name
     return words

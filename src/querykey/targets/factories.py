@@ -36,30 +36,30 @@ def build_python(
     with _neighbours(source) if source.endswith(".py") else nullcontext():
         try:
             with seeded(seed):
-                made = _factory(name, source, attribute, frozenset(arguments))(**arguments)
+                product = _factory(name, source, attribute, frozenset(arguments))(**arguments)
         except TargetError:
             raise
         except (Exception, SystemExit) as error:
             raise TargetError(f"`{name}`: {attribute}() raised {raised(error)}") from error
         try:
-            model = module_of(made)
+            model = module_of(product)
         except ValueError as error:  # what a Subject holds is no module
             raise TargetError(f"`{name}`: {error}") from error
         if model is None:
-            kind = type(made).__name__
+            kind = type(product).__name__
             raise TargetError(
                 f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module, "
                 "or a querykey.Subject"
             )
         inputs, note = find_inputs(model)
-    return made, inputs, note
+    return product, inputs, note
 
 
-def module_of(made: Any) -> nn.Module | None:
+def module_of(product: Any) -> nn.Module | None:
     """Return the module that a factory made, or that what it made says it is about."""
-    if not isinstance(made, nn.Module):
-        made = getattr(made, "model", None)
-    return made if isinstance(made, nn.Module) else None
+    if not isinstance(product, nn.Module):
+        product = getattr(product, "model", None)
+    return product if isinstance(product, nn.Module) else None
 
 
 @contextmanager
@@ -95,8 +95,8 @@ def factory_at(name: str, where: str) -> Callable[..., nn.Module]:
     @wraps(factory)
     def build(*args: Any, **kwargs: Any) -> Any:
         with seeded(0):
-            made = factory(*args, **kwargs)
-        return module_of(made) or made
+            model = factory(*args, **kwargs)
+        return module_of(model) or model
 
     return build
 
@@ -116,14 +116,18 @@ def function_at(where: str) -> Callable[[], Any]:
     return function
 
 
-def _factory(name: str, source: str, attribute: str, given: frozenset[str]) -> Callable[..., Any]:
+def _factory(
+    name: str, source: str, attribute: str, arguments: frozenset[str]
+) -> Callable[..., Any]:
     """Return the callable that a source has under a name and that needs only `given` arguments."""
     factory = _attribute(name, source, attribute)
     if isinstance(factory, nn.Module):  # the file has built the model; calling it would run it
-        if given:
-            raise TargetError(f"`{name}` is a model, which takes no arguments: {', '.join(given)}")
+        if arguments:
+            raise TargetError(
+                f"`{name}` is a model, which takes no arguments: {', '.join(arguments)}"
+            )
         return lambda: factory
-    missing = [argument for argument in _required(factory) if argument.strip("`") not in given]
+    missing = [argument for argument in _required(factory) if argument.strip("`") not in arguments]
     if missing:
         raise TargetError(
             f"`{name}`: `{attribute}` needs {', '.join(missing)}; a factory takes no arguments "

@@ -92,14 +92,14 @@ def _axes(axes: list[str], free: list[str], text: str) -> list[str | int]:
     batch = next((axis for axis in named if axis == "batch"), named[0] if named else "")
     if not batch:
         raise TargetError(f"`{text}` has no free axis; name the batch, as in tokens(batch,seq)")
-    found: list[str | int] = []
+    result: list[str | int] = []
     for axis in axes:
         if axis.isdecimal():
-            found.append(int(axis))
+            result.append(int(axis))
         elif axis == batch:
-            found.append("batch")
+            result.append("batch")
         else:
             if axis not in free:
                 free.append(axis)
-            found.append(LENGTHS[min(free.index(axis), 2)])
-    return found
+            result.append(LENGTHS[min(free.index(axis), 2)])
+    return result

@@ -61,8 +61,8 @@ def outline(name: str, fields: Fields | None = None) -> Target:
     elif name in PRESETS:
         kind, built = "preset", _of_preset(name, fields)
     elif ":" in name and not os.path.isdir(name):
-        made, inputs, note = build_python(name, name, arguments=fields)
-        model = module_of(made)
+        product, inputs, note = build_python(name, name, arguments=fields)
+        model = module_of(product)
         assert model is not None
         kind, built = "python", (model, inputs, note)
     else:

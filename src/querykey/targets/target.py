@@ -89,12 +89,12 @@ def build(name: str, seed: int = 0) -> Target:
     Random weights follow from the seed.
     """
     began = time.perf_counter()
-    kind, made, inputs, note = _build(name.strip(), seed)
-    model = module_of(made)
+    kind, product, inputs, note = _build(name.strip(), seed)
+    model = module_of(product)
     assert model is not None
     return Target(
         name.strip(), kind, model, inputs, note, time.perf_counter() - began,
-        None if made is model else made,
+        None if product is model else product,
     )  # fmt: skip
 
 

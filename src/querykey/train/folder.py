@@ -50,8 +50,8 @@ class RunFolder:
     def refuse_another_run(self, config: TrainConfig) -> None:
         """Raise a ConfigError where the folder holds steps of a run with another config."""
         stored = self.path / "config.toml"
-        begun = self.log.exists() or any(self.checkpoints.glob("step-*"))
-        if not (begun and stored.exists()):
+        has_steps = self.log.exists() or any(self.checkpoints.glob("step-*"))
+        if not (has_steps and stored.exists()):
             return
         before, now = _flat(read_config(stored).as_dict()), _flat(config.as_dict())
         for name in now:

@@ -116,16 +116,18 @@ def _entries(log: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
 
 def _oddities(steps: Entries) -> list[str]:
     """Return a sentence for each thing in the steps of a log that a reader should know."""
-    found = []
+    oddities = []
     for name in ("loss", "norm"):
         lost = [entry["step"] for entry in steps if name in entry and not _is_number(entry[name])]
         if lost:
-            found.append(f"At step {lost[0]} the {name} was not finite ({len(lost)} in all).")
+            oddities.append(f"At step {lost[0]} the {name} was not finite ({len(lost)} in all).")
     numbers = [entry["step"] for entry in steps]
     gaps = [a for a, b in pairwise(numbers) if b != a + 1]
     if gaps:
-        found.append(f"The log goes on elsewhere after step {gaps[0]} ({len(gaps)} such places).")
-    return found
+        oddities.append(
+            f"The log goes on elsewhere after step {gaps[0]} ({len(gaps)} such places)."
+        )
+    return oddities
 
 
 def as_page(record: RunRecord) -> str:
@@ -153,8 +155,8 @@ def _state(record: RunRecord) -> str:
     of = f" of {wanted}" if _is_count(wanted) else ""
     seconds = sum(e["seconds"] for e in record.steps if _is_number(e.get("seconds")))
     loss = record.steps[-1]["loss"]
-    said = f", loss {loss:.4g}" if _is_number(loss) else ""
-    return f"Step {done}{of}{said}, after {seconds:,.1f} seconds in steps."
+    loss_text = f", loss {loss:.4g}" if _is_number(loss) else ""
+    return f"Step {done}{of}{loss_text}, after {seconds:,.1f} seconds in steps."
 
 
 def _charts(record: RunRecord) -> Iterator[tuple[str, str]]:

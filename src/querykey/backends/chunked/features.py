@@ -200,13 +200,13 @@ def blocks(key_dim: int, degree: int) -> tuple[list[ProductBlock], int]:
     starts = {letter: 1 + letter for letter in range(0, key_dim, BLOCK)}
     end = 1 + key_dim
     for _ in range(degree - 1):
-        made = {}
+        begins = {}
         for first in range(0, key_dim, BLOCK):
             last = min(first + BLOCK, key_dim)
-            made[first] = begin
+            begins[first] = begin
             plan.append((first, last, starts[first], end, begin))
             begin += (last - first) * (end - starts[first])
-        starts, end = made, begin
+        starts, end = begins, begin
     return plan, begin if degree else 1
 
 

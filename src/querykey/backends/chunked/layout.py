@@ -31,8 +31,8 @@ class MonomialLayout:
 
     def to_rows_back(self, grad: Tensor) -> Tensor:
         """Return the gradient of the sums by phi from that of ours."""
-        found = grad.new_zeros(*grad.shape[:-1], len(self.first))
-        return found.index_add_(-1, self.place.to(grad.device), grad * self.shares.to(grad)).mT
+        total = grad.new_zeros(*grad.shape[:-1], len(self.first))
+        return total.index_add_(-1, self.place.to(grad.device), grad * self.shares.to(grad)).mT
 
     def to_phi(self, rows: Tensor) -> Tensor:
         """Return the sums by phi from ours."""
@@ -40,8 +40,8 @@ class MonomialLayout:
 
     def to_phi_back(self, grad: Tensor) -> Tensor:
         """Return the gradient of our sums from that of the sums by phi."""
-        found = grad.new_zeros(len(grad), grad.shape[-1], len(self.place))
-        return found.index_add_(-1, self.first.to(grad.device), grad.mT * self.factors.to(grad))
+        total = grad.new_zeros(len(grad), grad.shape[-1], len(self.place))
+        return total.index_add_(-1, self.first.to(grad.device), grad.mT * self.factors.to(grad))
 
 
 @lru_cache(maxsize=64)

@@ -28,15 +28,15 @@ def layers_checkpointed(model: nn.Module) -> Iterator[None]:
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    found: list[nn.Module] = []
+    members: list[nn.Module] = []
     inside: set[int] = set()
     for module in model.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and id(module) not in inside:
             layers = [layer for layer in module if any(True for _ in layer.parameters())]
             if len(layers) > 1 and "forward" not in vars(layers[0]):
-                found += layers
+                members += layers
                 inside |= {id(inner) for layer in layers for inner in layer.modules()}
-    return found
+    return members
 
 
 def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -91,16 +91,16 @@ class Traffic:
         operands = _tensors((args, kwargs))
         changed, only_written = _changed(operation.name, func, args, kwargs)
         known = {storage_key(tensor) for tensor in operands}
-        made = [t for t in _tensors(out) if storage_key(t) not in known]
-        if not made and not changed:
+        results = [t for t in _tensors(out) if storage_key(t) not in known]
+        if not results and not changed:
             self.views[where[1]] += operation.name not in ASKED
             return
         read = [t for t in operands if id(t) not in only_written]
-        written = [*made, *changed]
+        written = [*results, *changed]
         if operation.name in MAKING:
             read = []
         pieces = [_piece(t) for t in read], [_piece(t) for t in written]
-        self._count(_picked(operation.name, *pieces), operation, (*operands, *made), where)
+        self._count(_picked(operation.name, *pieces), operation, (*operands, *results), where)
 
     def record(
         self,
@@ -143,8 +143,8 @@ def _is_whole_slice(operation: Operation) -> bool:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """Return the tensors within a value, each once."""
-    found = {id(leaf): leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)}
-    return [*found.values()]
+    by_id = {id(leaf): leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)}
+    return [*by_id.values()]
 
 
 def _changed(name: str, func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], set[int]]:

@@ -29,14 +29,14 @@ class Divisions:
     @property
     def conditions(self) -> list[Any]:
         """Return the conditions as sympy's relations."""
-        found: list[Any] = []
+        terms: list[Any] = []
         for name in self.names:
             symbol, times = sympy.Symbol(name), self.times[name]
             for divisor in self.divisors[name]:
-                found.append(sympy.Eq(symbol % (times * sympy.Symbol(divisor)), 0))
+                terms.append(sympy.Eq(symbol % (times * sympy.Symbol(divisor)), 0))
             if not self.divisors[name] and times > 1:
-                found.append(sympy.Eq(symbol % times, 0))
-        return found
+                terms.append(sympy.Eq(symbol % times, 0))
+        return terms
 
     def unit(self, name: str, sizes: Mapping[str, int]) -> int:
         """Return the number of which a size is a multiple, the others being `sizes`."""
@@ -79,8 +79,8 @@ def find_divisions(
         x: tuple(y for y in names if y in ys and not any(y in below[z] for z in ys if z != y))
         for x, ys in below.items()
     }
-    found = Divisions(tuple(names), dict.fromkeys(names, 1), divisors, above)
-    return replace(found, times={name: _times(name, base, found, holds) for name in names})
+    divisions = Divisions(tuple(names), dict.fromkeys(names, 1), divisors, above)
+    return replace(divisions, times={name: _times(name, base, divisions, holds) for name in names})
 
 
 def _times(

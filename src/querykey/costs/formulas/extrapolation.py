@@ -68,8 +68,8 @@ class Extrapolation:
         before = self.furthest[name]
         for size in self._sizes(name):
             point = {**self._base, name: size}
-            asked = size == self.measured.near.get(name)
-            if name in self._grows and self._work(point) > ENOUGH and not asked:
+            is_near = size == self.measured.near.get(name)
+            if name in self._grows and self._work(point) > ENOUGH and not is_near:
                 return
             holds = self._holds(point)
             if holds is False:

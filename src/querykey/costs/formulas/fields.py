@@ -159,13 +159,13 @@ class _Checker:
     def divisions(self, base: Mapping[str, int]) -> Divisions:
         """Return what must divide what; numbers of layers, which take long, are left out."""
         names = [n for n in self.measured.hyper if not self._repeats(n)]
-        found = find_divisions(base, names, self.holds)
+        divisions = find_divisions(base, names, self.holds)
         every = tuple(self.measured.hyper)
         return Divisions(
             every,
-            dict.fromkeys(every, 1) | dict(found.times),
-            dict.fromkeys(every, ()) | dict(found.divisors),
-            {name: {name} for name in every} | dict(found.above),
+            dict.fromkeys(every, 1) | dict(divisions.times),
+            dict.fromkeys(every, ()) | dict(divisions.divisors),
+            {name: {name} for name in every} | dict(divisions.above),
         )
 
     def _repeats(self, name: str) -> bool:
@@ -204,12 +204,12 @@ class _Checker:
     def distinct(self, base: Mapping[str, int], divisions: Divisions) -> Validity:
         """Return which sizes must be larger than their divisors, as counts differ where equal."""
         pairs = [(n, d) for n in divisions.names for d in divisions.divisors[n]]
-        found = []
+        conditions = []
         for name, divisor in pairs:
             equal = {**base, divisor: base[name]}
             if divisions.times[name] == 1 and not self.holds(equal):
-                found.append(sympy.Gt(sympy.Symbol(name), sympy.Symbol(divisor)))
-        return Validity(tuple(found))
+                conditions.append(sympy.Gt(sympy.Symbol(name), sympy.Symbol(divisor)))
+        return Validity(tuple(conditions))
 
     def least(self, base: Mapping[str, int], divisions: Divisions) -> dict[str, int]:
         """Return a small value of every size at which counts agree, 1 where its unit does."""

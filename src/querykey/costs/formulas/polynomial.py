@@ -140,10 +140,10 @@ class Fitter:
                 line = tuple(counts.get(key, 0) for counts in lines)
                 if line not in known:
                     known[line] = _degree(values, line)
-                found = known[line]
-                if found is None:
+                degree = known[line]
+                if degree is None:
                     break
-                degrees[key] = found
+                degrees[key] = degree
             else:
                 return degrees
         raise NotPolynomialError(self.names[place], values, "the counts are no polynomial")
@@ -187,8 +187,8 @@ class Fitter:
             solved = _through(support, points, list(lines))
             if solved is None:
                 return None
-            for keys, found in zip(lines.values(), solved, strict=True):
-                terms = {p: c for p, c in zip(support, found, strict=True) if c != 0}
+            for keys, solution in zip(lines.values(), solved, strict=True):
+                terms = {p: c for p, c in zip(support, solution, strict=True) if c != 0}
                 coefficients |= dict.fromkeys(keys, terms)
         most = max((len(support) for support in by_support), default=0)
         return Fit(coefficients, len(points), len(points) - most)

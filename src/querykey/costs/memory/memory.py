@@ -169,10 +169,10 @@ class PeakMemory:
 
 def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """Return the floating dtype that a name stands for."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+    known = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(known, torch.dtype) and known.is_floating_point):
         raise CostError(f"`{dtype}` is no floating dtype of torch, as bfloat16 is")
-    return found
+    return known
 
 
 def largest_that(fits: Callable[[int], bool], valid: Validity, size: str) -> int:

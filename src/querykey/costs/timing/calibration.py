@@ -112,23 +112,25 @@ def calibrate(seconds: float = SECONDS, device: str = "", file: Path | None = No
     alone = [best[probe.name] for probe in small_streams(device, dtype)]
     costs["module"] = max(0.0, costs["module"] - costs.pop("small product"))
     costs["mixed"] = max(0.0, costs["mixed"] - statistics.fmean(alone))
-    found = Calibration(
+    calibration = Calibration(
         device, processor(device), torch.get_num_threads(), str(dtype).removeprefix("torch."),
         torch.__version__, measured, costs, (1.0, 1.0), (), 0.0,
     )  # fmt: skip
     ratios: list[tuple[float, float]] = []
     for sizes in MODELS:
         if len(ratios) < 2 or time.perf_counter() - began < seconds:
-            ratios.append(_ratios(found, sizes, clock))
+            ratios.append(_ratios(calibration, sizes, clock))
     errors = [
         _factors([*ratios[:place], *ratios[place + 1 :]])[which] / pair[which] - 1
         for place, pair in enumerate(ratios)
         for which in (0, 1)
     ]
     spent = time.perf_counter() - began
-    found = replace(found, factors=_factors(ratios), errors=tuple(errors), seconds=spent)
-    write(found, file or place(device))
-    return found
+    calibration = replace(
+        calibration, factors=_factors(ratios), errors=tuple(errors), seconds=spent
+    )
+    write(calibration, file or place(device))
+    return calibration
 
 
 def clock_of(device: str) -> Callable[[], float]:
@@ -183,8 +185,8 @@ def read(device: str = "cpu", file: Path | None = None) -> Calibration | None:
         )
         errors = tuple(values.pop("errors"))
         factors = tuple(values.pop("factors"))
-        found = Calibration(operations=points, errors=errors, factors=factors, **values)
-        if {*OVERHEADS} - {*found.overheads}:
+        calibration = Calibration(operations=points, errors=errors, factors=factors, **values)
+        if {*OVERHEADS} - {*calibration.overheads}:
             raise ValueError("another version wrote it")
     except FileNotFoundError:
         return None
@@ -193,7 +195,7 @@ def read(device: str = "cpu", file: Path | None = None) -> Calibration | None:
         raise CostError(
             f"`{file}` is no calibration ({why}); measure once more: qk cost --calibrate"
         ) from error
-    return found
+    return calibration
 
 
 def timed(work: Work, clock: Callable[[], float], times: int = 1) -> float:
@@ -227,7 +229,7 @@ def _factors(ratios: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _ratios(
-    found: Calibration, sizes: Sequence[int], clock: Callable[[], float]
+    calibration: Calibration, sizes: Sequence[int], clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Return measured over predicted seconds of one model of torch's own layers."""
     width, layers, hidden, batch, length = sizes
@@ -238,8 +240,8 @@ def _ratios(
     model = nn.Sequential(*layer)
     measured = MeasuredModel(model, Inputs.of(array("b", "t", width)), {}, {})
     traffic = BytesMoved(measured, PassOptions())
-    predicted = found.predict(traffic, {"b": batch, "t": length})
-    forward, step = times_of(model.to(found.device), (batch, length, width), clock)
+    predicted = calibration.predict(traffic, {"b": batch, "t": length})
+    forward, step = times_of(model.to(calibration.device), (batch, length, width), clock)
     return forward / predicted.forward, step / (predicted.step or step)
 
 

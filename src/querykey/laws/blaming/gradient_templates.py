@@ -68,12 +68,12 @@ def of_derivative(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
 def _embeddings(runner: Runner, run: Run) -> Iterator[str]:
     """Yield the paths of the embeddings that are called with the ids of the main input."""
     model, ids = runner.copies.of(run.setting), run.inputs[runner.signature.main.name]
-    found: list[str] = []
+    names: list[str] = []
 
     def hook(path: str) -> Callable[..., None]:
         def note(module: nn.Module, args: tuple, output: torch.Tensor) -> None:
             if args and args[0].shape == ids.shape and torch.equal(args[0].cpu(), ids):
-                found.append(path)
+                names.append(path)
 
         return note
 
@@ -88,7 +88,7 @@ def _embeddings(runner: Runner, run: Run) -> Iterator[str]:
     finally:
         for handle in handles:
             handle.remove()
-    yield from found
+    yield from names
 
 
 SUMMED = '''

@@ -118,12 +118,12 @@ def of_tying(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     """Yield the body that compares the output layer's weight with every embedding's."""
     switch = re.search(r"`(\w+)` is set", finding.note)
     path = finding.module or ""
-    said = switch[1] if switch else ""
+    switch_name = switch[1] if switch else ""
     yield (
         f"model = build()\noutput = model.get_submodule({path!r}).weight\n"
         "tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]\n"
         "tied = any(output is table for table in tables)\n"
-        f'print(f"`{said}` is set; the weight of {path} is an embedding\'s: {{tied}}")\n'
+        f'print(f"`{switch_name}` is set; the weight of {path} is an embedding\'s: {{tied}}")\n'
         "sys.exit(int(not tied))\n"
     )
 
@@ -132,8 +132,8 @@ def of_precision(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     """Yield bodies that compare a lower precision with float64, and rounding every output."""
     if runner.subject.forward is not runner.copies.model:
         return
-    found = re.search(r"in (float32|bfloat16|float16) answers", finding.note)
-    low = f"torch.{found[1]}" if found else "torch.bfloat16"
+    match = re.search(r"in (float32|bfloat16|float16) answers", finding.note)
+    low = f"torch.{match[1]}" if match else "torch.bfloat16"
     run, writer = Run(runner.inputs(outcome.setting), outcome.setting), CodeWriter()
     calls, _ = writer.calls(trace_run(runner, run).calls, "first", "        ")
     traced = trace_run(runner, run)

@@ -46,26 +46,26 @@ def paired(source: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor
     last weights of one shape in their order.
     """
     left = dict(source)
-    found: Weights = {}
+    pairs: Weights = {}
     for name, tensor in wanted.items():
         if name in left and left[name].shape == tensor.shape:
-            found[name] = left.pop(name)
-    for name in [n for n in wanted if n not in found]:
+            pairs[name] = left.pop(name)
+    for name in [n for n in wanted if n not in pairs]:
         alike = {n: _alike(n, name) for n, t in left.items() if t.shape == wanted[name].shape}
         most = max(alike.values(), default=0)
         best = [n for n, size in alike.items() if size == most]
         if most and len(best) == 1:
-            found[name] = left.pop(best[0])
+            pairs[name] = left.pop(best[0])
     by_order = False
     by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for name in [n for n in wanted if n not in found]:
+    for name in [n for n in wanted if n not in pairs]:
         by_shape[tuple(wanted[name].shape)].append(name)
     for shape, names in by_shape.items():
         rest = [n for n, t in left.items() if tuple(t.shape) == shape]
         if len(rest) == len(names):
             by_order |= len(names) > 1
-            found |= {name: left.pop(n) for name, n in zip(names, rest, strict=True)}
-    return Paired(found, by_order)
+            pairs |= {name: left.pop(n) for name, n in zip(names, rest, strict=True)}
+    return Paired(pairs, by_order)
 
 
 def _alike(first: str, second: str) -> int:
@@ -158,21 +158,21 @@ def _cases(runner: Runner, setting: Setting) -> Iterator[tuple[Run, Cells | None
 
 def _for_other(runner: Runner, theirs: Runner, inputs: Inputs) -> Inputs | None:
     """Return the same inputs by the names of the other model; None where it takes no such mask."""
-    ours, given = runner.signature, {}
+    ours, their_inputs = runner.signature, {}
     for mine, its in zip(ours.inputs, theirs.signature.inputs, strict=False):
         if mine.kind == its.kind == "tokens" and its.high < mine.high:
             raise RefusalError(f"the other reads {its.high} ids, and this one {mine.high}")
-        given[its.name] = inputs[mine.name]
-    if len(given) != len(theirs.signature.inputs):
+        their_inputs[its.name] = inputs[mine.name]
+    if len(their_inputs) != len(theirs.signature.inputs):
         raise RefusalError("the other model takes more inputs than this one")
     axis = ours.axis
     masks = [mask for mask in runner.facts.masks_over(axis) if mask.name in inputs] if axis else []
     if not masks:
-        return given
+        return their_inputs
     real = masks[0].real(inputs[masks[0].name], ours.length_of(inputs))
     if not theirs.facts.masks_over(theirs.signature.axis):
         return None
-    return given | padding.arguments(theirs, theirs.signature.axis, real)
+    return their_inputs | padding.arguments(theirs, theirs.signature.axis, real)
 
 
 def both_weights(runner: Runner) -> Iterator[Setting]:

@@ -58,9 +58,9 @@ def _trained(runner: Runner, model: nn.Module, inputs: Inputs, setting: Setting)
     model.zero_grad(set_to_none=True)
     answer = runner.using(model, setting).answer(Run(inputs, setting))
     backward(score(answer.double()))
-    found = {n: _real(p.grad) for n, p in trained(model) if p.grad is not None}
+    gradients = {n: _real(p.grad) for n, p in trained(model) if p.grad is not None}
     model.zero_grad(set_to_none=True)
-    return {"answer": answer.detach().double()}, found
+    return {"answer": answer.detach().double()}, gradients
 
 
 def _real(gradient: torch.Tensor) -> torch.Tensor:

@@ -79,17 +79,17 @@ def functions_of(runner: Runner, setting: Setting) -> list[Function]:
     """Return the autograd Functions of authors that a forward pass of the model goes through."""
     output = runner.call(runner.complete(Run(runner.inputs(setting), setting)), setting)
     nodes = [t.grad_fn for _, t in tensors(output) if t.grad_fn is not None]
-    seen, found = set(nodes), {}
+    seen, functions = set(nodes), {}
     while nodes:
         node = nodes.pop()
         function = function_of(node)
         if function is not None and not function.__module__.startswith("torch."):
-            found[function] = None
+            functions[function] = None
         for child, _ in node.next_functions:
             if child is not None and child not in seen:
                 seen.add(child)
                 nodes.append(child)
-    return list(found)
+    return list(functions)
 
 
 def custom(runner: Runner, setting: Setting) -> Iterator[Outcome]:
@@ -117,13 +117,13 @@ def _compared(runner: Runner, setting: Setting, used: Used) -> Iterator[Outcome]
     value = _value(used, used.arguments)
     if any(_is_same(value, used.arguments[i]) for i in places):
         return  # it computes nothing: what its derivative is, is its author's choice
-    given = list(used.arguments)
+    arguments = list(used.arguments)
     for i in places:
-        given[i] = given[i].clone().requires_grad_()
+        arguments[i] = arguments[i].clone().requires_grad_()
     weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(7)).to(value)
-    total = (_value(used, given) * weights).sum()
+    total = (_value(used, arguments) * weights).sum()
     with differentiating():
-        written = torch.autograd.grad(total, [given[i] for i in places], allow_unused=True)
+        written = torch.autograd.grad(total, [arguments[i] for i in places], allow_unused=True)
     for i, gradient in zip(places, written, strict=True):
         yield _entries(runner, setting, used, i, gradient, weights)
 
@@ -142,12 +142,12 @@ def _entries(
         for size in (STEP, 2 * STEP):
             moved = []
             for sign in (1, -1):
-                given = list(used.arguments)
-                given[place] = argument.clone()
-                given[place][torch.unravel_index(torch.tensor(entry), argument.shape)] += (
+                arguments = list(used.arguments)
+                arguments[place] = argument.clone()
+                arguments[place][torch.unravel_index(torch.tensor(entry), argument.shape)] += (
                     sign * size
                 )
-                moved.append(float((_value(used, given).detach() * weights).sum()))
+                moved.append(float((_value(used, arguments).detach() * weights).sum()))
             steps.append((moved[0] - moved[1]) / (2 * size))
         if abs(steps[0] - steps[1]) <= LIMIT * max(abs(steps[0]), 1e-3):  # it is smooth here
             pairs.append((steps[0], float(by_hand[entry])))

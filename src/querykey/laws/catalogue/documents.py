@@ -43,12 +43,12 @@ def ways(runner: Runner) -> list[Packing]:
     """Return the ways to tell a model of documents, the surest first."""
     names = [n for n in runner.copies.parameters if n not in runner.inputs()]
     tables = sorted((n for n in names if TABLES.match(n)), key=lambda n: bool(UNSURE.match(n)))
-    found = [Packing(n, "table") for n in tables]
-    found += [Packing(n, "borders") for n in names if BORDERS.match(n)][:1]
+    packings = [Packing(n, "table") for n in tables]
+    packings += [Packing(n, "borders") for n in names if BORDERS.match(n)][:1]
     positions = runner.facts.arguments.positions
-    if positions and not found:
-        found.append(Packing(positions.name, "positions", True))
-    return found
+    if positions and not packings:
+        packings.append(Packing(positions.name, "positions", True))
+    return packings
 
 
 def takes_documents(runner: Runner) -> str:
@@ -120,8 +120,8 @@ def _trials(runner: Runner, setting: Setting, way: Packing) -> Iterator[Trial]:
         }
     for row, starts in enumerate(STARTS):
         if not together:
-            told = arguments(runner, way, list(starts), length, 1)
-            whole = signature.take_rows(inputs, [row]) | told
+            extra = arguments(runner, way, list(starts), length, 1)
+            whole = signature.take_rows(inputs, [row]) | extra
         for start, stop in pairwise((*starts, length)):
             alone = signature.cut(signature.take_rows(inputs, [row]), start, stop)
             if way.kind == "borders":

@@ -47,8 +47,8 @@ def _bare(
                 if way is function:
                     raise
                 raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
-            found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
-            parts.append((answer.detach(), found, Recorder()))
+            gradients = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
+            parts.append((answer.detach(), gradients, Recorder()))
         yield compared(runner, what, parts[0], parts[1], None, setting)
 
 

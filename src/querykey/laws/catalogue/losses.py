@@ -114,10 +114,10 @@ def _judged(runner: Runner, setting: Setting, pairs: Pairing) -> Outcome:
     right = ({1, 0} if by_caller else {1}) if next_token else {0}
     # Who calls a plain model with what it calls labels may have shifted them.
     advice = not library and shift in (0, 1)
-    said = WORDS.get(shift, f"labels are shifted by {shift}")
+    description = WORDS.get(shift, f"labels are shifted by {shift}")
     wanted = "once" if next_token else "not at all"
     note = (
-        f"{said} in the loss: the answer at every position is compared with `{name}` "
+        f"{description} in the loss: the answer at every position is compared with `{name}` "
         f"{abs(shift)} {'before' if shift < 0 else 'after'} it, where {wanted} is right"
     )
     return Outcome(float(shift not in right), note, setting, evidence=evidence, advice=advice)

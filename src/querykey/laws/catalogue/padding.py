@@ -52,8 +52,8 @@ def real_tokens(runner: Runner, inputs: Inputs, axis: str, left: bool = False) -
     """Return a (batch, positions) table of real tokens, with more padding row by row."""
     real = runner.signature.all_real(inputs, axis)
     length = real.shape[1]
-    told = [mask.counts for mask in runner.facts.masks_over(axis)]
-    pads = UNORDERED if "any order" in told else PADS
+    sides = [mask.counts for mask in runner.facts.masks_over(axis)]
+    pads = UNORDERED if "any order" in sides else PADS
     for row in range(len(real)):
         count = min(pads[row % 3], length - 2)
         real[row, :count] &= not left
@@ -134,7 +134,8 @@ def _amount(
         **pad_with_its_token(runner, inputs, real, axis),
         **arguments(runner, axis, real, counted),
     }
-    told = "" if counted else f", and no {getattr(runner.facts.arguments.positions, 'name', '')}"
+    name = getattr(runner.facts.arguments.positions, "name", "")
+    side = f"{'left' if left else 'right'} padding of {axis}{'' if counted else f', and no {name}'}"
     for row in [row for row in range(setting.batch) if not bool(real[row].all())]:
         span = real[row].nonzero().flatten().tolist()
         alone = signature.cut(signature.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
@@ -145,7 +146,7 @@ def _amount(
             Run({**alone, **masks}, setting),
             _same_answers(runner, inputs, axis, row, span),
             None,
-            f"the row was given without its {'left' if left else 'right'} padding of {axis}{told}",
+            f"the row was given without its {side}",
             _inside(runner, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
             # By torch's convention rows are padded on the right, and positions count from there.
             advice=left

@@ -107,9 +107,9 @@ def gradients(runner: Runner, run: Run, ask: Cells | None) -> Training:
         answer = runner.answer(run, recorder)
         # Tensor.backward would be intercepted itself, and what it recomputes would not be.
         torch.autograd.backward([score(answer, ask)])
-    found = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
+    by_name = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
     model.zero_grad(set_to_none=True)
-    return answer.detach(), found, recorder
+    return answer.detach(), by_name, recorder
 
 
 def gap(first: Gradients, second: Gradients) -> tuple[float, str]:
@@ -241,8 +241,8 @@ def kernels(runner: Runner, setting: Setting) -> Iterator[Outcome]:
 
 def _by(runner: Runner, inputs: Inputs, keep: Cells | None, name: str) -> Training:
     recorder, run = Recorder(), Run(inputs, Setting(attention=name))
-    found, answer = parameter_gradients(runner, run, keep, recorder)
-    return answer, found, recorder
+    by_name, answer = parameter_gradients(runner, run, keep, recorder)
+    return answer, by_name, recorder
 
 
 def _tables(runner: Runner, setting: Setting, inputs: Inputs, keep: Cells) -> Iterator[Outcome]:

@@ -108,11 +108,11 @@ def fresh_model(runner: Runner, setting: Setting) -> tuple[nn.Module, str]:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(OTHER_SEED)
-                made = build_it()
+                candidate = build_it()
         except Exception:
             continue
-        if isinstance(made, nn.Module) and _is_like(made, own):
-            model = duplicate(made, runner.copies.recipe.wide)
+        if isinstance(candidate, nn.Module) and _is_like(candidate, own):
+            model = duplicate(candidate, runner.copies.recipe.wide)
             randomise(model, OTHER_SEED)
             return model.to(runner.copies.device), how
     model = duplicate(runner.copies.of(setting), wide=False)
@@ -143,12 +143,12 @@ def _constructed_with(model: nn.Module) -> dict[str, Any]:
     return passed
 
 
-def _is_like(made: nn.Module, own: nn.Module) -> bool:
+def _is_like(model: nn.Module, own: nn.Module) -> bool:
     """Return whether a new model has the old one's parts, shapes and plain attributes."""
-    first, second = own.state_dict(), made.state_dict()
+    first, second = own.state_dict(), model.state_dict()
     if {n: t.shape for n, t in first.items()} != {n: t.shape for n, t in second.items()}:
         return False
-    parts = dict(made.named_modules())
+    parts = dict(model.named_modules())
     for path, module in own.named_modules():
         other = parts.get(path)
         if other is None or type(other) is not type(module):
@@ -163,7 +163,7 @@ def _is_like(made: nn.Module, own: nn.Module) -> bool:
 def unsaved(used: nn.Module, fresh: nn.Module) -> list[tuple[str, str]]:
     """Return (module, name) of tensors and numbers that differ and that no state dict holds."""
     saved = set(used.state_dict())
-    parts, found = dict(fresh.named_modules()), []
+    parts, names = dict(fresh.named_modules()), []
     for path, module in used.named_modules():
         other = parts.get(path)
         if other is None:
@@ -171,8 +171,8 @@ def unsaved(used: nn.Module, fresh: nn.Module) -> list[tuple[str, str]]:
         held = {**attributes(other), **buffers_of(other)}
         for name, value in {**attributes(module), **buffers_of(module)}.items():
             if f"{path}.{name}".lstrip(".") not in saved and not _same(value, held.get(name)):
-                found.append((path, name))
-    return found
+                names.append((path, name))
+    return names
 
 
 def _same(first: Any, second: Any) -> bool:

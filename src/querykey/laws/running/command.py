@@ -268,7 +268,7 @@ def _broken(report: Report) -> str:
     return ", ".join([*names, *failed]) or "none"
 
 
-def _print(reports: list[Report], said: _Said) -> None:
+def _print(reports: list[Report], remarks: _Said) -> None:
     """Print one report in full, or an overview of several with every breach."""
     from querykey.show import stdout
 
@@ -277,21 +277,21 @@ def _print(reports: list[Report], said: _Said) -> None:
     if len(reports) == 1 and not reports[0].built:
         return  # the exit says why, and there is no more to say
     if len(reports) == 1:
-        paragraphs = reports[0].paragraphs(said.of(reports[0].target), width)
+        paragraphs = reports[0].paragraphs(remarks.of(reports[0].target), width)
     else:
         console.print(_overview(reports))
-        paragraphs = [line for report in reports for line in _breaches(report, said, width)]
+        paragraphs = [line for report in reports for line in _breaches(report, remarks, width)]
     for paragraph in paragraphs:
         console.print(paragraph, soft_wrap=True)
-    if not said.scripts and any(finding.repro for r in reports for finding in r.violations):
+    if not remarks.scripts and any(finding.repro for r in reports for finding in r.violations):
         console.print(HINT, style="dim", soft_wrap=True)
 
 
-def _breaches(report: Report, said: _Said, width: int) -> list[Any]:
+def _breaches(report: Report, remarks: _Said, width: int) -> list[Any]:
     """Return the name of a target that breaks laws, and every cause."""
     from rich.text import Text
 
-    marks = said.of(report.target)
+    marks = remarks.of(report.target)
     shown = [line for group in causes(report.violations) for line in breach(group, marks, width)]
     return [Text(report.target, style="bold"), *shown] if shown else []
 

@@ -38,16 +38,16 @@ class Store:
             raise StoreError(f"`{file}` holds no report; name a new file, or one that a run wrote")
         self.torn = bool(text) and not text.endswith("\n")  # a kill cut its last line short
 
-    def find(self, asked: dict[str, Any]) -> Report | None:
+    def find(self, question: dict[str, Any]) -> Report | None:
         """Return the last report that answers this question, or None."""
         for entry in reversed(self.kept):
-            if entry.get(ASKED) == asked:
+            if entry.get(ASKED) == question:
                 return Report.from_json({k: v for k, v in entry.items() if k != ASKED})
         return None
 
-    def keep(self, asked: dict[str, Any], report: Report) -> None:
+    def keep(self, question: dict[str, Any], report: Report) -> None:
         """Append a report to the file at once."""
-        line = json.dumps({ASKED: asked, **report.as_json()})
+        line = json.dumps({ASKED: question, **report.as_json()})
         try:
             with self.file.open("a", encoding="utf-8") as file:
                 file.write("\n" * self.torn + line + "\n")
@@ -86,9 +86,9 @@ class Question:
 
     def of(self, target: str) -> dict[str, Any]:
         """Return all that a report depends on, as plain values."""
-        said: dict[str, Any] = {"kind": self.kind, "inputs": list(self.inputs)}
+        settings: dict[str, Any] = {"kind": self.kind, "inputs": list(self.inputs)}
         if self.like is not None:
-            said["like"] = {"target": self.like, "content": _content(self.like)}
+            settings["like"] = {"target": self.like, "content": _content(self.like)}
         return {
             "target": target,
             "laws": list(self.laws),
@@ -96,7 +96,7 @@ class Question:
             "weights": self.weights,
             "versions": installed(("querykey", "torch", "transformers")),
             "content": _content(target),
-            **{name: value for name, value in said.items() if value},
+            **{name: value for name, value in settings.items() if value},
         }
 
 

@@ -108,9 +108,9 @@ def answers(
     """Yield a report per target as they are finished, and tell of every finding as it comes."""
     waiting = list(dict.fromkeys(targets))
     kept = None if store is None else Store(store)
-    asked = {name: question.of(name) for name in waiting if kept}
-    for name in list(asked):
-        if kept and (report := kept.find(asked[name])):
+    questions = {name: question.of(name) for name in waiting if kept}
+    for name in list(questions):
+        if kept and (report := kept.find(questions[name])):
             waiting.remove(name)
             yield report
     _load(waiting)
@@ -123,7 +123,7 @@ def answers(
                 active.append(_start(context, waiting.pop(0), question))
             for report in _progress(active, limits or Limits(), question.seed, tell):
                 if kept:
-                    kept.keep(asked[report.target], report)
+                    kept.keep(questions[report.target], report)
                 yield report
     finally:
         for worker in active:

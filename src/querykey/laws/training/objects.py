@@ -8,4 +8,4 @@ from typing import Any
 
 def alive(kind: type) -> list[Any]:
     """Return all objects of a class that there are now."""
-    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
+    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]

@@ -159,9 +159,9 @@ def _unregistered(recording: Recording) -> Iterator[tuple[int, str]]:
         for name, value in list(vars(owner).items()):
             if name.startswith("_") and name in vars(nn.Module()):
                 continue
-            for found, place in _held(value, f"{type(owner).__name__}.{name}"):
-                if id(found) in ran | leaves and id(found) not in registered:
-                    yield id(found), place
+            for member, place in _held(value, f"{type(owner).__name__}.{name}"):
+                if id(member) in ran | leaves and id(member) not in registered:
+                    yield id(member), place
 
 
 def _held(value: Any, place: str, depth: int = 0) -> Iterator[tuple[Any, str]]:

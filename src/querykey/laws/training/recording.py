@@ -112,12 +112,12 @@ class Recording:
             root.inputs = None if self.of(Step) else (args, kwargs)
         if root is None or not torch.is_grad_enabled():
             return
-        made = [tensor for _, tensor in tensors(output) if tensor.requires_grad]
+        results = [tensor for _, tensor in tensors(output) if tensor.requires_grad]
         if root.module is module and not self.calls:
-            root.outputs = [tensor.grad_fn for tensor in made]
-            root.answer = float(sum(tensor.detach().double().sum() for tensor in made))
-        if made and not self.backwards:
-            self.depths.follow(root.module, module, made[0])
+            root.outputs = [tensor.grad_fn for tensor in results]
+            root.answer = float(sum(tensor.detach().double().sum() for tensor in results))
+        if results and not self.backwards:
+            self.depths.follow(root.module, module, results[0])
 
     def begin_backward(self, roots: list[torch.Tensor], inputs: list[torch.Tensor]) -> bool:
         """Note that a backward pass begins; return False for one inside of another.
@@ -228,7 +228,7 @@ class Recording:
 
     def made_of(self, kind: type) -> list[Any]:
         """Return the optimizers or the schedulers that the loop has made."""
-        return [made for made in self.made if isinstance(made, kind)]
+        return [value for value in self.made if isinstance(value, kind)]
 
     def trained(self) -> set[int]:
         """Return the ids of all parameters that some optimizer has applied a gradient to."""

@@ -56,13 +56,13 @@ def schedule(recording: Recording) -> Finding:
 def _schedulers(recording: Recording) -> list[Any]:
     """Return the outermost schedulers of the optimizers that took steps, or of their parameters."""
     called = {id(event.scheduler): event.scheduler for event in recording.schedules}
-    made = recording.made_of(lr_scheduler.LRScheduler)
-    found = {id(s): s for s in (*alive(lr_scheduler.LRScheduler), *made)} | called
-    inner = {id(part) for scheduler in found.values() for part in schedulers_in(scheduler)}
+    own = recording.made_of(lr_scheduler.LRScheduler)
+    schedulers = {id(s): s for s in (*alive(lr_scheduler.LRScheduler), *own)} | called
+    inner = {id(part) for scheduler in schedulers.values() for part in schedulers_in(scheduler)}
     groups = {id(group) for step in recording.steps for group in step.optimizer.param_groups}
     return [
         s
-        for key, s in found.items()
+        for key, s in schedulers.items()
         if key not in inner and (key in called or groups & set(map(id, _groups(s))))
     ]
 

@@ -27,7 +27,7 @@ def watch_schedulers(recording: Recording, undone: ExitStack) -> None:
             inside[0] -= 1
 
     def make(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        if not any(made is scheduler for made in recording.made):
+        if not any(value is scheduler for value in recording.made):
             recording.made.append(scheduler)
         return quietly(original, scheduler, *args, **kwargs)
 

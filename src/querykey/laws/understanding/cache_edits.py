@@ -48,24 +48,24 @@ def reordered(cache: Any, rows: Sequence[int], model: nn.Module, batch: int) -> 
         raise UneditableError(
             "the model keeps its cache to itself, and has no method to reorder it"
         )
-    found: list[int] = []
+    axes: list[int] = []
 
     def by_row(path: Path, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
             return leaf
         axis = next((a for a in (0, 1, 2) if a < leaf.dim() and leaf.shape[a] == batch), None)
         if axis is not None:
-            found.append(axis)
+            axes.append(axis)
             return leaf.index_select(axis, index)
         if leaf.shape[0] and leaf.shape[0] % batch == 0:  # batch and heads are one axis
-            found.append(0)
+            axes.append(0)
             return leaf.unflatten(0, (batch, -1)).index_select(0, index).flatten(0, 1)
         if leaf.is_floating_point() and leaf.dim() > 1 and leaf.shape[0] != 1:
             raise UneditableError("its cache holds a tensor without an axis of rows")
         return leaf
 
     result = rebuilt(cache, by_row)
-    if not found:
+    if not axes:
         raise UneditableError("no rows were found in its cache")
     return result
 

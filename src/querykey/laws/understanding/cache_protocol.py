@@ -146,8 +146,8 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
     for argument in filter(CERTAIN.search, arguments):
         for extra in dict.fromkeys([flags, (), *_asking(runner)]):
             for source in _sources(runner, inputs, extra, argument):
-                told = CacheProtocol(argument, source, extra)
-                yield replace(told, step=_repeating(runner, told))
+                protocol = CacheProtocol(argument, source, extra)
+                yield replace(protocol, step=_repeating(runner, protocol))
 
 
 @dataclass(frozen=True)
@@ -186,24 +186,24 @@ def _asking(runner: Runner) -> Iterator[tuple[tuple[str, Any], ...]]:
             yield ((name, True),)
 
 
-def _repeating(runner: Runner, told: CacheProtocol) -> Callable[..., Any]:
+def _repeating(runner: Runner, protocol: CacheProtocol) -> Callable[..., Any]:
     """Return a step that passes all ids so far beside the cache, and is answered for new ones.
 
     Where positions are passed, those of all ids are.
     """
-    main, argument, source = runner.signature.main.name, told.argument, told.source
+    main, argument, source = runner.signature.main.name, protocol.argument, protocol.source
     assert argument is not None
     assert source is not None
     positions = runner.facts.arguments.positions
     repeated = (main, positions.name) if positions else (main,)
 
     def step(model: Any, inputs: Inputs, cache: Any) -> tuple[Any, Any]:
-        given = dict(inputs)
+        arguments = dict(inputs)
         if cache is not None:
-            before, given[argument] = cache
-            given |= {name: torch.cat([b, inputs[name]], -1) for name, b in before.items()}
-        ids = {name: given[name] for name in repeated if name in given}
-        output = model(**given, **dict(told.arguments))
+            before, arguments[argument] = cache
+            arguments |= {name: torch.cat([b, inputs[name]], -1) for name, b in before.items()}
+        ids = {name: arguments[name] for name in repeated if name in arguments}
+        output = model(**arguments, **dict(protocol.arguments))
         if runner.take(output, inputs).shape[1] != inputs[main].shape[1]:
             raise ValueError("it does not answer once for every new token")
         return output, (ids, follow(output, source))

@@ -45,10 +45,10 @@ class ComparedIds(TorchFunctionMode):
 
 def find_padding_ids(runner: Runner, masks: Iterable[MaskArgument]) -> Iterator[tuple[str, int]]:
     """Yield (length, id) where a model makes a mask from ids and takes none as an argument."""
-    told = {mask.axis for mask in masks}
+    axes = {mask.axis for mask in masks}
     declared = list(dict.fromkeys(_declared(runner.copies.model)))
     for entry in runner.signature.inputs:
-        if entry.kind != "tokens" or not length_of(entry) or length_of(entry) in told:
+        if entry.kind != "tokens" or not length_of(entry) or length_of(entry) in axes:
             continue
         inputs = runner.inputs()
         watch = ComparedIds(inputs[entry.name])

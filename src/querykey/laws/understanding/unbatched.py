@@ -33,7 +33,8 @@ def is_one_sample(copies: ModelCopies, signature: CallSignature) -> bool:
     mixed = signature.with_rows(inputs, other, [1, 2])
     with torch.no_grad():
         first, second = (
-            signature.slot.take(copies.call(given, PLAIN), 3)[0] for given in (inputs, mixed)
+            signature.slot.take(copies.call(arguments, PLAIN), 3)[0]
+            for arguments in (inputs, mixed)
         )
     return not torch.allclose(first, second)
 

@@ -152,14 +152,14 @@ def unique_all(x: Any, /) -> UniqueAll:
 
 def unique_counts(x: Any, /) -> UniqueCounts:
     """Return the different elements, and how often each is there."""
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+    uniques = unique_all(x)
+    return UniqueCounts(uniques.values, uniques.counts)
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """Return the different elements, and which of them each place has."""
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+    uniques = unique_all(x)
+    return UniqueInverse(uniques.values, uniques.inverse_indices)
 
 
 def unique_values(x: Any, /) -> Tensor:
