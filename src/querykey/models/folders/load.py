@@ -70,7 +70,7 @@ def load(
         for name, tensor in stored_tensors(model):
             tensor.copy_(weights[name])
     if family is not None:
-        kept = {name: settings[name] for name in family.keeps if name in settings}
+        kept = {name: settings[name] for name in family.entries.kept if name in settings}
         model.origin = Origin(settings["model_type"], kept)  # type: ignore[assignment]
     return model.eval()
 
@@ -108,13 +108,13 @@ def _family(settings: Settings, folder: Path) -> Family | None:
 
 def _names(family: Family | None, tensors: Tensors) -> frozenset[str]:
     """Return the names of all tensors, but not that of a head that only repeats the embedding."""
-    names = tensors.names
-    if family is None or family.judged is None or family.judged not in names:
-        return names
-    head, aliases = tensors.read(family.judged), {name for pair in family.aliases for name in pair}
-    tables = names & aliases - {family.judged}
-    repeats = any(torch.equal(head, tensors.read(table)) for table in tables)
-    return names - {family.judged} if repeats else names
+    head = None if family is None else family.names.tied_if_equal
+    if family is None or head is None or head not in tensors.names:
+        return tensors.names
+    aliases = {name for pair in family.names.aliases for name in pair}
+    tables = tensors.names & aliases - {head}
+    repeats = any(torch.equal(tensors.read(head), tensors.read(table)) for table in tables)
+    return tensors.names - {head} if repeats else tensors.names
 
 
 def _config(settings: Settings, family: Family | None, names: frozenset[str]) -> Any:
@@ -122,8 +122,9 @@ def _config(settings: Settings, family: Family | None, names: frozenset[str]) ->
         return from_record(settings.get("config"))
     if settings.get("quantization_config"):
         raise FolderError("config.json: its weights are quantized (`quantization_config`)")
-    renamed = {ours: settings[name] for name, ours in family.entries.items() if name in settings}
-    defaults = family.defaults_of(settings["model_type"])
+    entries = family.entries
+    renamed = {ours: settings[name] for name, ours in entries.aliases.items() if name in settings}
+    defaults = entries.defaults_of(settings["model_type"])
     return family.read(defaults | settings | renamed, names)
 
 
@@ -164,15 +165,15 @@ def _places(model: nn.Module, config: Any, family: Family | None, tensors: Tenso
     ours = {name for name, _ in stored_tensors(model)}
     if family is None:
         return [(Row(name, (name,)), (name,)) for name in sorted(ours)]
-    bare = not any(name.startswith(family.prefix) for name in tensors.names)
+    bare = not any(name.startswith(family.names.prefix) for name in tensors.names)
     places, matched = [], [*matches(family, config, ours)]
     wanted = {row.theirs for row, _ in matched}
     for row, names in matched:
-        theirs = row.theirs.removeprefix(family.prefix) if bare else row.theirs
+        theirs = row.theirs.removeprefix(family.names.prefix) if bare else row.theirs
         for new, old in ((".weight", ".gamma"), (".bias", ".beta")):  # BERT's first names
             if theirs not in tensors.names and f"{theirs.removesuffix(new)}{old}" in tensors.names:
                 theirs = f"{theirs.removesuffix(new)}{old}"
-        for end, alias in family.aliases:
+        for end, alias in family.names.aliases:
             tied = theirs.endswith(end) and alias not in wanted
             if tied and theirs not in tensors.names and alias in tensors.names:
                 theirs = alias
@@ -215,12 +216,12 @@ def _read(
 
 def _check_rest(tensors: Tensors, places: list[Match], family: Family | None) -> None:
     """Every other tensor is one that we need not read, or a copy of one that we have read."""
-    ignored, copies = ((), {}) if family is None else (family.ignored, family.copies)
+    ignored, copies = ((), {}) if family is None else (family.names.ignored, family.names.copies)
     dropped = []
     for name in sorted(tensors.names - {row.theirs for row, _ in places}):
         if name.endswith(ignored):
             continue
-        if family is not None and name.endswith(family.dropped):
+        if family is not None and name.endswith(family.names.dropped):
             dropped.append(name)
             continue
         ends = tuple(ours for theirs, ours in copies.items() if name.endswith(theirs))

@@ -33,7 +33,7 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
     if family is None:
         write_folder(folder, settings, ours, shard_bytes, _special_settings(config))
         return
-    prefix = family.prefix if getattr(config, "head", None) is None else ""
+    prefix = family.names.prefix if getattr(config, "head", None) is None else ""
     theirs = {}
     for row, names in matches(family, config, set(ours)):
         tensor = torch.cat([ours[name] for name in names])
@@ -83,7 +83,7 @@ def _expressed(config: Any, origin: Origin) -> tuple[Family | None, Settings]:
         native = origin.model_type in family.types
         written["model_type"] = origin.model_type if native else family.types[0]
         for settings in (written | (origin.kept if native else {}), written):
-            defaults = family.defaults_of(settings["model_type"])
+            defaults = family.entries.defaults_of(settings["model_type"])
             with suppress(ValueError):  # a family may refuse what it cannot express
                 if same(family.read(defaults | settings, names), config):
                     return family, _renamed(settings)

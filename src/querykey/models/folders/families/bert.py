@@ -7,10 +7,12 @@ from typing import Any
 
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
+    Entries,
     Family,
     FolderError,
     Row,
     Settings,
+    TensorNames,
     activation,
     architecture,
     both_ways,
@@ -228,8 +230,8 @@ def write_roberta(config: object) -> Settings | None:
     return _write(config, "Roberta")
 
 
-BERT = Family(
-    ("bert",), DEFAULTS, "bert.", bert_rows, read_bert, write_bert,
+BERT_NAMES = TensorNames(
+    "bert.",
     ignored=(
         "position_ids",
         "cls.predictions.bias",  # not the one that is added, where the head is untied
@@ -244,15 +246,22 @@ BERT = Family(
         ("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
         ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     ),
-    keeps=("id2label", "label2id"),
     dropped=(
         "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "pooler.dense.weight", "pooler.dense.bias",
     ),
 )  # fmt: skip
-ROBERTA = Family(
-    ("roberta", "xlm-roberta", "camembert"), ROBERTA_DEFAULTS, "roberta.", roberta_rows,
-    read_roberta, write_roberta,
+BERT = Family(
+    ("bert",), Entries(DEFAULTS, kept=("id2label", "label2id")), BERT_NAMES,
+    bert_rows, read_bert, write_bert,
+)  # fmt: skip
+ROBERTA_ENTRIES = Entries(
+    ROBERTA_DEFAULTS,
+    variants={"xlm-roberta": {"vocab_size": 30522}, "camembert": {"vocab_size": 30522}},
+    kept=("id2label", "label2id"),
+)
+ROBERTA_NAMES = TensorNames(
+    "roberta.",
     ignored=("position_ids", "lm_head.bias", "embeddings.token_type_ids"),
     dropped=("pooler.dense.weight", "pooler.dense.bias"),
     copies={
@@ -263,6 +272,8 @@ ROBERTA = Family(
         ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
         ("lm_head.bias", "lm_head.decoder.bias"),
     ),
-    keeps=("id2label", "label2id"),
-    variants={"xlm-roberta": {"vocab_size": 30522}, "camembert": {"vocab_size": 30522}},
+)
+ROBERTA = Family(
+    ("roberta", "xlm-roberta", "camembert"), ROBERTA_ENTRIES, ROBERTA_NAMES,
+    roberta_rows, read_roberta, write_roberta,
 )  # fmt: skip

@@ -38,6 +38,37 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Entries:
+    """The entries of config.json that a family reads, and what a missing one means."""
+
+    defaults: Settings
+    # Defaults of one model type that differ from those of the family.
+    variants: Mapping[str, Settings] = field(default_factory=dict)
+    # Other names of entries, which count before ours, as in `transformers`.
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()  # entries that mean nothing to our config; see Origin
+
+    def defaults_of(self, model_type: Any) -> Settings:
+        """Return what a missing entry means in a config.json of this type."""
+        return self.defaults | self.variants.get(model_type, {})
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """What the names of tensors in a folder may be, beside those in the family's table."""
+
+    prefix: str  # of the names in folders with a head; those without have no prefix
+    ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
+    dropped: tuple[str, ...] = ()  # ends of what was learned, but has no place in some models
+    # Names of a tied head, or their ends, and the end of our name of what they repeat.
+    copies: Mapping[str, str] = field(default_factory=dict)
+    # The end of a name, and the other name that a tied tensor may have been stored under instead.
+    aliases: tuple[tuple[str, str], ...] = ()
+    # A head that is tied where it equals the embedding, whatever config.json says.
+    tied_if_equal: str | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """How a folder with one of these model types is read, and how one of our configs is written.
 
@@ -46,28 +77,11 @@ class Family:
     """
 
     types: tuple[str, ...]  # model_type in config.json; we write the first, or the origin's
-    defaults: Settings  # what a missing entry of config.json means
-    prefix: str  # of the names in folders with a head; those without have no prefix
+    entries: Entries
+    names: TensorNames
     rows: Callable[[Any], tuple[Row, ...]]  # the table, for one of our configs
     read: Callable[[Settings, frozenset[str]], Any]
     write: Callable[[Any], Settings | None]
-    ignored: tuple[str, ...] = ()  # names, or their ends, that hold nothing we need
-    dropped: tuple[str, ...] = ()  # ends of what was learned, but has no place in some models
-    # Names of a tied head, or their ends, and the end of our name of what they repeat.
-    copies: Mapping[str, str] = field(default_factory=dict)
-    # The end of a name, and the other name that a tied tensor may have been stored under instead.
-    aliases: tuple[tuple[str, str], ...] = ()
-    # A head that is tied where it equals the embedding, whatever config.json says.
-    judged: str | None = None
-    # Other names of entries of config.json, which count before ours, as in `transformers`.
-    entries: Mapping[str, str] = field(default_factory=dict)
-    keeps: tuple[str, ...] = ()  # entries that mean nothing to our config; see Origin
-    # Defaults of one type that differ from those of the family.
-    variants: Mapping[str, Settings] = field(default_factory=dict)
-
-    def defaults_of(self, model_type: Any) -> Settings:
-        """Return what a missing entry means in a config.json of this type."""
-        return self.defaults | self.variants.get(model_type, {})
 
     def table(self, config: Any, layers: int) -> Iterator[Row]:
         """Yield the rows for a config, those of a layer once for every layer."""

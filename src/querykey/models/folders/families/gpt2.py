@@ -5,9 +5,11 @@ from __future__ import annotations
 from querykey.attention import Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
+    Entries,
     Family,
     Row,
     Settings,
+    TensorNames,
     activation,
     architecture,
     only,
@@ -89,12 +91,17 @@ def write(config: object) -> Settings | None:
     } | write_special(config.embedding)
 
 
-GPT2 = Family(
-    ("gpt2",), DEFAULTS, "transformer.", lambda config: ROWS, read, write,
-    ignored=(".attn.bias", ".attn.masked_bias"), copies={"lm_head.weight": "embed.tokens.weight"},
-    aliases=(("wte.weight", "lm_head.weight"),),
-    entries={
+ENTRIES = Entries(
+    DEFAULTS,
+    aliases={
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
         "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
     },
 )  # fmt: skip
+NAMES = TensorNames(
+    "transformer.",
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    copies={"lm_head.weight": "embed.tokens.weight"},
+    aliases=(("wte.weight", "lm_head.weight"),),
+)
+GPT2 = Family(("gpt2",), ENTRIES, NAMES, lambda config: ROWS, read, write)

@@ -8,10 +8,12 @@ from typing import Any
 from querykey.attention import Rotary, Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
+    Entries,
     Family,
     FolderError,
     Row,
     Settings,
+    TensorNames,
     activation,
     architecture,
     only,
@@ -171,12 +173,17 @@ def write_qwen2(config: object) -> Settings | None:
     )  # fmt: skip
 
 
+NAMES = TensorNames(
+    "model.",
+    ignored=("rotary_emb.inv_freq",),
+    copies={"lm_head.weight": "embed.tokens.weight"},
+    aliases=(("embed_tokens.weight", "lm_head.weight"),),
+)
+
+
 def _family(name: str, defaults: Settings, read: Any, write: Any) -> Family:
-    return Family(
-        (name,), defaults, "model.", lambda config: ROWS, read, write,
-        ignored=("rotary_emb.inv_freq",), copies={"lm_head.weight": "embed.tokens.weight"},
-        aliases=(("embed_tokens.weight", "lm_head.weight"),), keeps=("max_position_embeddings",),
-    )  # fmt: skip
+    entries = Entries(defaults, kept=("max_position_embeddings",))
+    return Family((name,), entries, NAMES, lambda config: ROWS, read, write)
 
 
 LLAMA = _family("llama", DEFAULTS, read_llama, write_llama)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from querykey.attention import Softmax
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
+    Entries,
     Family,
     FolderError,
     Row,
     Settings,
+    TensorNames,
     activation,
     architecture,
     both_ways,
@@ -170,15 +172,19 @@ def write(config: object) -> Settings | None:
     } | write_special(encoder.embedding)
 
 
-T5 = Family(
-    ("t5",), DEFAULTS, "", rows, read, write,
-    # The first T5's have a table that nothing reads.
-    ignored=("EncDecAttention.relative_attention_bias.weight",),
-    copies=dict.fromkeys(("lm_head.weight", *TABLES[1:]), "embed.tokens.weight"),
-    aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
-    judged="lm_head.weight",
-    entries={
+ENTRIES = Entries(
+    DEFAULTS,
+    aliases={
         "hidden_size": "d_model", "num_attention_heads": "num_heads",
         "num_hidden_layers": "num_layers", "head_dim": "d_kv",
     },
 )  # fmt: skip
+NAMES = TensorNames(
+    "",
+    # The first T5's have a table that nothing reads.
+    ignored=("EncDecAttention.relative_attention_bias.weight",),
+    copies=dict.fromkeys(("lm_head.weight", *TABLES[1:]), "embed.tokens.weight"),
+    aliases=tuple(("shared.weight", name) for name in (*TABLES[1:], "lm_head.weight")),
+    tied_if_equal="lm_head.weight",
+)
+T5 = Family(("t5",), ENTRIES, NAMES, rows, read, write)

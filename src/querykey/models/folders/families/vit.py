@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from querykey.models.folders.families.family import (
     THEIR_ACTIVATIONS,
+    Entries,
     Family,
     FolderError,
     Row,
     Settings,
+    TensorNames,
     activation,
     architecture,
     both_ways,
@@ -113,8 +115,8 @@ def write(config: object) -> Settings | None:
     return settings
 
 
-VIT = Family(
-    ("vit",), DEFAULTS, "vit.", lambda config: ROWS, read, write,
-    dropped=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token"),
-    keeps=("id2label", "label2id"),
-)  # fmt: skip
+NAMES = TensorNames(
+    "vit.", dropped=("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token")
+)
+ENTRIES = Entries(DEFAULTS, kept=("id2label", "label2id"))
+VIT = Family(("vit",), ENTRIES, NAMES, lambda config: ROWS, read, write)
