@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from jsonschema import Draft202012Validator, ValidationError
+from tests.leaky_layer import LAYER
 from torch import nn
 
 import querykey as qk
@@ -18,20 +19,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 SCHEMAS = {
     name: json.loads((DOCS / f"schema/{name}.json").read_text()) for name in ("check", "cost")
 }
-MODELS = """
-import torch
-from torch import nn
-
-class Layer(nn.Module):
-    def __init__(self, ahead):
-        super().__init__()
-        self.ahead, self.mix = ahead, nn.Linear(16, 16)
-
-    def forward(self, x):
-        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
-        scores = (x @ self.mix(x).mT / 4).masked_fill(~seen, float("-inf"))
-        return x + scores.softmax(-1) @ x
-
+MODELS = (
+    LAYER
+    + """
 def leaky():
     return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(1), nn.Linear(16, 40))
 
@@ -42,6 +32,7 @@ class Inverse(nn.Module):
 def inverse():
     return nn.Sequential(nn.Linear(6, 6), Inverse())
 """
+)
 
 
 def validate(name: str, values: object) -> None:

@@ -10,22 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.leaky_layer import LAYER
 
 ROOT = Path(__file__).parent.parent
-MODEL = """
-import torch
-from torch import nn
-
-class Layer(nn.Module):
-    def __init__(self, ahead):
-        super().__init__()
-        self.ahead, self.mix = ahead, nn.Linear(16, 16)
-
-    def forward(self, x):
-        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
-        scores = (x @ self.mix(x).mT / 4).masked_fill(~seen, float("-inf"))
-        return x + scores.softmax(-1) @ x
-
+MODEL = (
+    LAYER
+    + """
 def stack(*aheads):
     return nn.Sequential(nn.Embedding(40, 16), *map(Layer, aheads), nn.Linear(16, 40))
 
@@ -35,6 +25,7 @@ def leaky():
 def fine():
     return stack(0, 0)
 """
+)
 TESTS = """
 from model import fine, leaky
 

@@ -17,9 +17,11 @@ from querykey.attention.features import (
     Taylor,
 )
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import features, linear, ops, pairs, panel, passes
+from querykey.backends.chunked import features, linear, ops, panel
 
 NAN, INF = math.nan, math.inf
+
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def by_phi(phi):
@@ -94,34 +96,6 @@ def assert_close(found, wanted, tolerance=1e-10):
         if ours.numel():
             error = (ours - theirs).abs().max() / (1 + theirs.abs().max())
             assert error < tolerance, f"{name} is off by {error}"
-
-
-@pytest.fixture(autouse=True)
-def _poisoned(monkeypatch):
-    """Every buffer and result that is not written to holds NaN."""
-
-    def poison(x):
-        return x.fill_(NAN) if x.dtype.is_floating_point and x.device.type == "cpu" else x
-
-    new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: poison(new_empty(*a, **o)))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **o: poison(empty_like(*a, **o)))
-
-
-@pytest.fixture(params=["sums", "pairs"])
-def form(request, monkeypatch):
-    """However many the tokens, by sums over features or by pairs of tokens."""
-    monkeypatch.setattr(ops, "PAIRS", 0 if request.param == "sums" else 1 << 30)
-    return request.param
-
-
-@pytest.fixture
-def small_chunks(form, monkeypatch):
-    """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
-    monkeypatch.setattr(passes, "CHUNK", (8, 8))
-    monkeypatch.setattr(passes, "CACHE", 1 << 15)
-    monkeypatch.setattr(pairs, "SIZE", 8)
-    monkeypatch.setattr(pairs, "CACHE", 1 << 12)
 
 
 LENGTHS = [1, 7, 63, 64, 65, 130, 257]

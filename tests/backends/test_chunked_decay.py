@@ -8,11 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from querykey.attention.features import EluPlusOne, Polynomial, Quadratic, RandomFeatures
 from querykey.attention.mechanisms import Kernel
-from querykey.backends.chunked import linear, naive, ops, pairs, passes
+from querykey.backends.chunked import linear, naive
 
 MAPS = [Quadratic(), Polynomial(3, signed=True), EluPlusOne(), RandomFeatures(11, seed=3)]
 QUADRATIC = Kernel(Quadratic())
 NAMES = ("out", "dq", "dk", "dv", "dlog_g")
+
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def draw(queries, keys=None, heads=3, kv_heads=3, key_dim=5, value_dim=3):
@@ -72,34 +74,6 @@ def assert_close(ours, theirs, tolerance=1e-10):
         assert a.dtype == b.dtype
         error = (a - b).abs().max() / (1 + b.abs().max()) if a.numel() else 0
         assert error < tolerance, f"result {number} is off by {error}"
-
-
-@pytest.fixture(autouse=True)
-def _poisoned(monkeypatch):
-    """Fill every buffer and result that is not written to with NaN."""
-
-    def poison(x):
-        return x.fill_(math.nan) if x.dtype.is_floating_point and x.device.type == "cpu" else x
-
-    new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **o: poison(new_empty(*a, **o)))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **o: poison(empty_like(*a, **o)))
-
-
-@pytest.fixture(params=["sums", "pairs"])
-def form(request, monkeypatch):
-    """However many the tokens, by sums over features or by pairs of tokens."""
-    monkeypatch.setattr(ops, "PAIRS", 0 if request.param == "sums" else 1 << 30)
-    return request.param
-
-
-@pytest.fixture
-def small_chunks(form, monkeypatch):
-    """Chunks of 8 tokens, four to a panel at most, so that short sequences cross every edge."""
-    monkeypatch.setattr(passes, "CHUNK", (8, 8))
-    monkeypatch.setattr(passes, "CACHE", 1 << 15)
-    monkeypatch.setattr(pairs, "SIZE", 8)
-    monkeypatch.setattr(pairs, "CACHE", 1 << 12)
 
 
 @pytest.mark.parametrize("gated", [True, False])

@@ -5,6 +5,7 @@ import os
 import textwrap
 
 import pytest
+from tests.leaky_layer import LAYER
 
 from querykey import cli
 from querykey.laws import Limits, check_all
@@ -15,23 +16,11 @@ from querykey.laws.running.command import _Said, as_page, exit_code, expand
 from querykey.laws.running.store import Question
 from querykey.show import write_file
 
-MODELS = textwrap.dedent(
+MODELS = LAYER + textwrap.dedent(
     """
     import itertools, os, time
-    import torch
-    from torch import nn
 
     CALLS = itertools.count(1)  # not the model's own: that is put back before every run
-
-    class Layer(nn.Module):
-        def __init__(self, ahead):
-            super().__init__()
-            self.ahead, self.mix = ahead, nn.Linear(16, 16)
-
-        def forward(self, x):
-            seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
-            scores = (x @ self.mix(x).mT / 4).masked_fill(~seen, float("-inf"))
-            return x + scores.softmax(-1) @ x
 
     def decoder(*layers):
         return nn.Sequential(nn.Embedding(40, 16), *layers, nn.Linear(16, 40))

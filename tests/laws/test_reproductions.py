@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.laws import mutants
+from tests.leaky_layer import LAYER
 from torch import nn
 
 from querykey import cli
@@ -122,20 +123,10 @@ def test_other_laws_have_scripts_too(law, tmp_path):
     assert run(script)[0] == 1
 
 
-LEAKY = """
-import torch
-from torch import nn
+LEAKY = (
+    LAYER
+    + """
 import querykey as qk
-
-class Layer(nn.Module):
-    def __init__(self, ahead):
-        super().__init__()
-        self.ahead, self.mix = ahead, nn.Linear(16, 16)
-
-    def forward(self, x):
-        seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool).tril(self.ahead)
-        scores = (x @ self.mix(x).mT / 4).masked_fill(~seen, float("-inf"))
-        return x + scores.softmax(-1) @ x
 
 def leaky():
     return nn.Sequential(nn.Embedding(40, 16), Layer(0), Layer(1))
@@ -147,6 +138,7 @@ def told():
     net = leaky()
     return qk.Subject(lambda ids: net(ids).mT, example=torch.randint(40, (2, 7)), causal=True)
 """
+)
 
 
 @pytest.mark.slow
