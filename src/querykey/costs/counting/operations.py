@@ -298,11 +298,9 @@ WORK: dict[str, Callable[[Operation], Size]] = {
     **{f"aten.{name}": _per_output(1) for name in _UNTAGGED.split()},
 }
 
-PER_ELEMENT = {
-    "aten.clone": 0, "aten._to_copy": 0, "aten.copy": 0, "aten.copy_": 0, "aten.fill": 0,
-    "aten.fill_": 0, "aten.addcmul": 3, "aten.addcmul_": 3, "aten.addcdiv": 3, "aten.addcdiv_": 3,
-    "aten.lerp": 3,
-}  # fmt: skip
+PER_ELEMENT = dict.fromkeys(
+    (f"aten.{name}" for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_", "lerp")), 3
+)
 
 _MOVES = """
     im2col
