@@ -9,7 +9,9 @@ from torch import nn
 import querykey as qk
 from querykey import cli
 from querykey.costs.timing.calibration import Calibration, calibrate, place, read, write
-from querykey.costs.timing.prediction import Rates, TimedOperation, predict
+from querykey.costs.timing.factors import STARTING, ModelTime, errors_of, factors_of
+from querykey.costs.timing.prediction import PassTime
+from querykey.costs.timing.rates import Rates, TimedOperation, kind_of
 
 NONE = dict.fromkeys(("plain", "recorded", "backward", "view", "module", "mixed"), 0.0)
 
@@ -18,16 +20,16 @@ def made_up(**overheads):
     """Products at 1e9 FLOP/s, elementwise functions at 1e8 bytes/s."""
     shapes = [(2.0, 4.0, 4.0), (10.0, 4.0, 4.0), (6.0, 8.0, 2.0)]
     products = [TimedOperation("product", shape, 1e6, 1e-3) for shape in shapes]
-    bytes_ = [TimedOperation("aten.mul", (n,), 2.0**n, 2.0**n / 1e8) for n in (4, 10, 30)]
+    bytes_ = [TimedOperation("aten.mul", (n, 8.0), 2.0**n, 2.0**n / 1e8) for n in (4, 10, 30)]
     return Calibration(
         "cpu",
         "made up",
         1,
-        "float32",
+        ("float32",),
         "2",
         (*products, *bytes_),
         NONE | overheads,
-        (1.0, 1.0),
+        {"float32": (1.0, 1.0)},
         (0.1, -0.3),
         1.0,
     )
@@ -71,30 +73,117 @@ def test_what_starting_costs_is_added(overhead, forward, backward):
 
 def test_factors_multiply_what_is_predicted():
     report = qk.cost(model(), qk.array("n", 30)).at(n=20)
-    plain, slow = report.predict(made_up()), report.predict(replace(made_up(), factors=(2.0, 3.0)))
+    plain, slow = (
+        report.predict(made_up()),
+        report.predict(replace(made_up(), factors={"float32": (2.0, 3.0)})),
+    )
     assert slow.forward == pytest.approx(2 * plain.forward)
     assert slow.step == pytest.approx(3 * plain.step)
 
 
+def on_a_gpu(**overheads):
+    """The same numbers on a GPU; the smallest product takes 1 ms, which no other is faster than."""
+    return replace(made_up(**overheads), device="cuda")
+
+
 def test_a_gpu_runs_while_it_is_started():
     report = qk.cost(model(), qk.array("n", 30)).at(n=20)
-    busy = replace(made_up(), device="cuda")
-    assert report.predict(busy).forward == pytest.approx(report.predict(made_up()).forward)
-    slow = replace(made_up(plain=1.0), device="cuda")
+    slow = on_a_gpu(plain=1.0)
     assert report.predict(slow).forward == pytest.approx(2)  # two operations are started
-    assert predict({}, {}, 0, Rates(()), NONE, {}, "cuda") == (0, 0)
+    slow = replace(slow, factors={STARTING: (5.0, 7.0), "float32": (11.0, 13.0)})
+    assert report.predict(slow).forward == pytest.approx(5 * 2)
+    assert report.predict(slow).step == pytest.approx(7 * 4)  # and two gradients
+    busy = replace(slow, overheads=NONE)
+    assert report.predict(busy).forward == pytest.approx(11 * report.predict(on_a_gpu()).forward)
+
+
+def test_on_a_gpu_a_product_takes_what_its_flops_or_its_bytes_do():
+    """1e6 FLOP/s at best, 1e3 bytes/s, and 1 second at least: 2, 1000 and 4000 seconds more."""
+    sizes = [(0.0, 0.0, 0.0), (20.0, 20.0, 20.0), (0.0, 20.0, 0.0)]
+    seconds = [1.0, 1 + 2 * 2.0**60 / 1e6, 1 + 4 * (2 * 2.0**20 + 1) / 1e3]
+    points = [
+        TimedOperation("product", size, 2 * 2 ** sum(size), spent)
+        for size, spent in zip(sizes, seconds, strict=True)
+    ]
+    stream = TimedOperation("aten.mul", (10.0, 8.0), 1e3, 1.0)
+    rates = Rates([*points, stream], "cuda")
+    for size in ((10.0, 10.0, 10.0), (3.0, 18.0, 1.0)):
+        m, k, n = (2**axis for axis in size)
+        least = 1 + max(2 * m * k * n / 1e6, 4 * (m * k + k * n + m * n) / 1e3)
+        assert rates.seconds("product", size, 2 * m * k * n) == pytest.approx(least, rel=0.02)
+
+
+def product(axis, seconds, dtype="float32"):
+    return TimedOperation("product", (axis, 5.0, 5.0), 1e6, seconds, dtype)
 
 
 def test_rates_lie_between_those_of_near_shapes():
-    points = [TimedOperation("product", (x, 5.0), 1e6, s) for x, s in ((1.0, 1e-3), (9.0, 1e-4))]
-    rates = Rates(points)
-    assert rates.seconds("product", (1.0, 5.0), 1e6) == pytest.approx(1e-3, rel=0.01)
-    assert rates.seconds("product", (9.0, 5.0), 2e6) == pytest.approx(2e-4, rel=0.01)
-    assert 1e-4 < rates.seconds("product", (5.0, 5.0), 1e6) < 1e-3
-    lines = Rates([TimedOperation("aten.mul", (0.0,), w, s) for w, s in ((10.0, 1.0), (20.0, 3.0))])
-    found = [lines.seconds("aten.mul", (0.0,), work) for work in (1, 10, 15, 20, 40)]
+    rates = Rates([product(1.0, 1e-3), product(9.0, 1e-4)])
+    assert rates.seconds("product", (1.0, 5.0, 5.0), 1e6) == pytest.approx(1e-3, rel=0.01)
+    assert rates.seconds("product", (9.0, 5.0, 5.0), 2e6) == pytest.approx(2e-4, rel=0.01)
+    assert 1e-4 < rates.seconds("product", (5.0, 5.0, 5.0), 1e6) < 1e-3
+    assert Rates(()).seconds("product", (5.0, 5.0, 5.0), 1e6) == 0
+
+
+def test_streams_lie_between_measured_amounts_and_last_axes():
+    narrow = [TimedOperation("aten.mul", (0.0, 4.0), w, s) for w, s in ((10.0, 1.0), (20.0, 3.0))]
+    lines = Rates(narrow)
+    found = [lines.seconds("aten.mul", (0.0, 4.0), work) for work in (1, 10, 15, 20, 40)]
     assert found == pytest.approx([1, 1, 2, 3, 6])
-    assert lines.seconds("aten.unheard_of", (0.0,), 15) == pytest.approx(2)
+    assert lines.seconds("aten.unheard_of", (0.0, 4.0), 15) == pytest.approx(2)
+    wide = [TimedOperation("aten.mul", (0.0, 8.0), 10.0, 5.0)]
+    both = Rates([*narrow, *wide])
+    found = [both.seconds("aten.mul", (0.0, last), 10) for last in (1.0, 4.0, 5.0, 8.0, 9.0)]
+    assert found == pytest.approx([1, 1, 2, 5, 5])
+
+
+def test_what_was_not_measured_runs_as_what_is_like_it():
+    half = product(5.0, 1e-6, "bfloat16")
+    rates = Rates([product(5.0, 1e-3), half, TimedOperation("aten.clone", (0.0, 4.0), 1.0, 7.0)])
+    at = (5.0, 5.0, 5.0), 1e6
+    assert rates.seconds("biased product", *at, "float32") == pytest.approx(1e-3)
+    assert rates.seconds("product", *at, "bfloat16") == pytest.approx(1e-6)
+    assert rates.seconds("product", *at, "float16") == pytest.approx(1e-3)
+    assert rates.seconds("aten._to_copy", (0.0, 4.0), 2.0) == 14
+
+
+def test_kinds_tell_biases_causal_attention_and_sums_of_rows_apart():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 8)
+
+        def forward(self, x):
+            y = self.map(x.flatten(0, 1)).unflatten(0, x.shape[:2])[:, None]
+            mixed = nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True)
+            return (mixed @ y.mT).sum(-1)
+
+    report = qk.cost(Model(), qk.array("n", "t", 6)).at(n=2, t=5)
+    calls = report.traffic.calls_at(report.sizes)
+    kinds = {kind_of(call, {})[0] for call, _, phase in calls if phase == "forward"}
+    assert kinds == {"biased product", "causal attention", "batched product", "aten.sum of rows"}
+    back = {kind_of(call, {})[0] for call, _, phase in calls if phase != "forward"}
+    assert {"causal attention backward", "batched product", "product", "aten.sum"} <= back
+    assert "aten.sum of rows" not in back
+
+
+def test_factors_are_those_of_what_a_model_waited_for():
+    def timed(dtype, work, starting, forward, step):
+        part = PassTime(work, starting)
+        return ModelTime(dtype, (part, part), (forward, step))
+
+    models = [
+        timed("float32", 10.0, 1.0, 20.0, 30.0),
+        timed("float32", 10.0, 1.0, 40.0, 30.0),
+        timed("bfloat16", 10.0, 1.0, 50.0, 60.0),
+        timed("bfloat16", 1.0, 10.0, 70.0, 80.0),
+    ]
+    expected = {"float32": (3.0, 3.0), "bfloat16": (5.0, 6.0), STARTING: (7.0, 8.0)}
+    assert factors_of(models, "cuda") == expected
+    # Without the first model the second's factors hold for it, and so on; alone there is none.
+    errors = [40 / 20 - 1, 30 / 30 - 1, 20 / 40 - 1, 0, 10 / 50 - 1, 10 / 60 - 1]
+    assert [*errors_of(models, "cuda")] == pytest.approx([*errors, 10 / 70 - 1, 10 / 80 - 1])
+    assert factors_of(models[:1], "cpu") == {"float32": (20 / 11, 30 / 11)}
 
 
 def test_a_calibration_is_kept_and_read_back(tmp_path, monkeypatch):
@@ -112,9 +201,9 @@ def test_a_calibration_is_kept_and_read_back(tmp_path, monkeypatch):
     for text in (
         "{",
         "[]",
-        '{"schema": 2}',
         '{"schema": 1}',
-        json.dumps({"schema": 1, "operations": [{}]}),
+        '{"schema": 2}',
+        json.dumps({"schema": 2, "operations": [{}]}),
     ):
         place("cpu").write_text(text)
         with pytest.raises(qk.CostError, match=r"is no calibration .*measure once more: qk cost"):

@@ -23,7 +23,8 @@ from querykey.costs.inputs import CostError, array, images, tokens
 from querykey.costs.measure import cost
 from querykey.costs.render import tables, totals
 from querykey.costs.report import CostReport
-from querykey.costs.timing.calibration import Calibration, calibrate, clock_of
+from querykey.costs.timing.calibration import Calibration, calibrate
+from querykey.costs.timing.measuring import clock_of
 
 __all__ = [
     "Calibration",

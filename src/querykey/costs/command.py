@@ -167,8 +167,8 @@ def view_of(
     time = report.time(device, dtype or None) if device else None
     calibration = measured_device(device) if device or predict else None
     prediction = None
-    if calibration is not None and not report.symbols and dtype in ("", calibration.dtype):
-        prediction = report.predict(calibration)
+    if calibration is not None and not report.symbols and dtype in ("", *calibration.dtypes):
+        prediction = report.predict(calibration, dtype or None)
     compared = versus(report, other) if other is not None else ()
     return View(modules, full, time, compared, prediction)
 
@@ -176,10 +176,11 @@ def view_of(
 def calibrated() -> str:
     """Measure this device, keep the result, and return a sentence about it."""
     calibration = calibrate()
+    dtypes = " and ".join(calibration.dtypes)
     return (
         f"Measured {calibration.name} ({calibration.device}, {calibration.threads} thread(s), "
-        f"{calibration.dtype}) in {calibration.seconds:.0f} s: {len(calibration.operations)} "
-        f"operations. On {len(calibration.errors) // 2} small models the predicted time was off by "
+        f"{dtypes}) in {calibration.seconds:.0f} s: {len(calibration.operations)} operations. "
+        f"On {len(calibration.errors) // 2} small models the predicted time was off by "
         f"{calibration.error:.0%} in the median. It is kept in {place(calibration.device)}."
     )
 

@@ -55,6 +55,7 @@ PLAIN = {
     "FloatPow": sympy.Pow,
     "OpaqueUnaryFn_sqrt": sympy.sqrt,
 }
+CYCLES = 2e9  # of a GPU in a second, at most
 EXACT = 1024  # a number such as 0.25 is a fraction of at most this denominator, and exact
 
 
@@ -98,6 +99,11 @@ def run_backward(output: torch.Tensor, gradient: torch.Tensor) -> None:
     torch.autograd.Variable._execution_engine.run_backward(
         (output,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def keep_device_busy(seconds: float) -> None:
+    """Let the GPU wait for some time, in which the host can queue work behind it."""
+    torch.cuda._sleep(int(CYCLES * seconds))
 
 
 def version_of(tensor: torch.Tensor) -> int:

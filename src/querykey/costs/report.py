@@ -257,16 +257,22 @@ class CostReport(CostValues):
         calls = traffic.calls_at(at, dtype_of(dtype))
         return roofline(calls, device_of(device), traffic.options.formulas, traffic.measured.fold)
 
-    def predict(self, calibration: Calibration | None = None, **sizes: int) -> Prediction:
+    def predict(
+        self,
+        calibration: Calibration | None = None,
+        dtype: torch.dtype | str | None = None,
+        **sizes: int,
+    ) -> Prediction:
         """Return the time of a forward pass and of a training step on the device measured.
 
         Without a calibration, that which `qk cost --calibrate` wrote for this machine is read.
+        `dtype` puts weights and floating inputs into another precision.
         """
         traffic, at = self._traffic_at(sizes)
         found = calibration or read("cuda") or read("cpu")
         if found is None:
             raise CostError("this machine is not measured yet; measure it: qk cost --calibrate")
-        return found.predict(traffic, at)
+        return found.predict(traffic, at, dtype_of(dtype))
 
     def _traffic_at(self, sizes: Mapping[str, int]) -> tuple[BytesMoved, dict[str, int]]:
         """Return what the operations move, and all sizes."""

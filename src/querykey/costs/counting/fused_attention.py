@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from querykey.costs.counting.operations import FUSED, FUSED_BACKWARD, Operation, Shape
+from querykey.costs.counting.operations import CAUSAL, FUSED, FUSED_BACKWARD, Operation, Shape
 from querykey.costs.counting.trace import Trace
 from querykey.costs.private import size_of
 
@@ -48,11 +48,12 @@ class _AttentionMode(TorchFunctionMode):
         mask = arguments.get("attn_mask")
         tensors = [arguments[name] for name in names[:3]]
         q, k, v = _aligned(tensors, mask, bool(arguments.get("enable_gqa")))
-        if arguments.get("is_causal"):
+        causal = bool(arguments.get("is_causal"))
+        if causal:
             self.trace.causal[fused(q, k, v), self.trace.module] += 1
         if self.kind == "math":
             return func(*args, **kwargs)
-        return _Fused.apply(self.trace, mask, q, k, v)
+        return _Fused.apply(self.trace, mask, CAUSAL if causal else "", q, k, v)
 
 
 @contextmanager
@@ -90,13 +91,15 @@ class _Fused(torch.autograd.Function):
     """Fused attention as shapes alone, recorded as one operation forward and one backward."""
 
     @staticmethod
-    def forward(ctx: Any, trace: Trace, mask: Any, q: Any, k: Any, v: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, trace: Trace, mask: Any, kind: str, q: Any, k: Any, v: Any
+    ) -> torch.Tensor:
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         log_sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        ctx.trace = trace
+        ctx.trace, ctx.kind = trace, kind
         ctx.mask_gradient = mask is not None and mask.requires_grad
         ctx.save_for_backward(q, k, v, out, log_sums, *([] if mask is None else [mask]))
-        trace.record(fused(q, k, v), _given(q, k, v, mask), (out, log_sums))
+        trace.record(fused(q, k, v, FUSED, kind), _given(q, k, v, mask), (out, log_sums))
         return out
 
     @staticmethod
@@ -106,15 +109,17 @@ class _Fused(torch.autograd.Function):
         mask = torch.empty_like(saved[5]) if ctx.mask_gradient else None
         made = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         read = *gradients, *saved
-        ctx.trace.record(fused(q, k, v, FUSED_BACKWARD), read, _given(*made, mask))
-        return None, mask, *made
+        ctx.trace.record(fused(q, k, v, FUSED_BACKWARD, ctx.kind), read, _given(*made, mask))
+        return None, mask, None, *made
 
 
 def _given(*tensors: torch.Tensor | None) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str = FUSED) -> Operation:
+def fused(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str = FUSED, kind: str = ""
+) -> Operation:
     """Return the operation that stands for fused attention."""
     shapes = tuple(Shape(size_of(size) for size in tensor.shape) for tensor in (q, k, v))
-    return Operation(name, shapes, (Shape((*shapes[0][:-1], shapes[2][-1])),), True)
+    return Operation(name, shapes, (Shape((*shapes[0][:-1], shapes[2][-1])),), True, kind)

@@ -29,7 +29,7 @@ class Operation:
     args: tuple[Any, ...]  # a Shape per tensor; constants as they are
     outs: tuple[Shape, ...]
     floating: bool  # whether some operand or result holds floats
-    kind: str = ""  # "pointwise" or "reduction", where torch tags the operation so
+    kind: str = ""  # "pointwise" or "reduction", where torch tags it so; attention may be CAUSAL
     flops: Size = None  # from a formula that was registered with torch's own counter
 
 
@@ -117,6 +117,7 @@ def _fused_backward(op: Operation) -> Size:
     return 2 * scores(q, k) * (3 * q[-1] + 2 * v[-1])
 
 
+CAUSAL = "causal"
 FUSED, FUSED_BACKWARD = "querykey.fused_attention", "querykey.fused_attention_backward"
 
 PRODUCTS: dict[str, Callable[[Operation], Size]] = {

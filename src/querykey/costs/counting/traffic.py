@@ -78,7 +78,6 @@ class Traffic:
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[OperationCall, str, str]] = Counter()
-        self.order: list[tuple[OperationCall, str]] = []  # with its phase, as they came
         self.views: Counter[str] = Counter()  # by phase: operations that only look elsewhere
 
     def follow(
@@ -130,7 +129,6 @@ class Traffic:
         dtype = str(next(floats, "")).removeprefix("torch.")
         call = OperationCall(operation, tuple(pieces[0]), tuple(pieces[1]), dtype)
         self.calls[(call, *where)] += 1
-        self.order.append((call, where[1]))
 
 
 def _is_whole_slice(operation: Operation) -> bool:

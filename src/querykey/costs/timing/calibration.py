@@ -6,16 +6,13 @@ with one thread the processor's time is taken, which others on the machine do no
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,28 +21,46 @@ from querykey.costs.counting.passes import PassOptions
 from querykey.costs.inputs import CostError, Inputs, array
 from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.timing.bytes_moved import BytesMoved
-from querykey.costs.timing.prediction import Prediction, Rates, TimedOperation, kind_of, predict
+from querykey.costs.timing.factors import (
+    Factors,
+    ModelTime,
+    errors_of,
+    factors_of,
+    with_factors,
+)
+from querykey.costs.timing.measuring import best_time, clock_of, processor, times_of
+from querykey.costs.timing.prediction import PassTime, Prediction, predict
 from querykey.costs.timing.probes import (
     TimingProbe,
-    Work,
     call_of,
     operations,
     overheads,
     small_streams,
 )
+from querykey.costs.timing.rates import Rates, TimedOperation, kind_of
+from querykey.costs.timing.streams import Work
 from querykey.show import write_file
 
-SCHEMA = 1
+SCHEMA = 2
 SECONDS = 60.0  # a calibration takes no longer
-SHORT = 5e-4  # seconds that one timing lasts at least
 ROUNDS = 8  # at most
 PART = 0.8  # of the seconds, for operations; the rest is for models that check them
 OVERHEADS = ("plain", "recorded", "backward", "view", "module", "mixed")
-# Models that check it: width, layers, hidden width, batch, length.
-MODELS = (
-    (192, 3, 768, 2, 100), (64, 2, 128, 4, 48), (256, 4, 1024, 1, 256), (128, 2, 512, 3, 33),
-    (320, 2, 960, 1, 130),
-)  # fmt: skip
+DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
+# Models that check it: width, layers, hidden width, batch, length, dtype.
+MODELS = {
+    "cpu": (
+        (192, 3, 768, 2, 100, "float32"), (64, 2, 128, 4, 48, "float32"),
+        (256, 4, 1024, 1, 256, "float32"), (128, 2, 512, 3, 33, "float32"),
+        (320, 2, 960, 1, 130, "float32"),
+    ),
+    "cuda": (
+        (128, 3, 512, 2, 64, "float32"), (2048, 3, 8192, 8, 1024, "bfloat16"),
+        (768, 3, 3072, 8, 512, "float32"), (256, 4, 1024, 4, 33, "bfloat16"),
+        (3072, 2, 9216, 16, 512, "bfloat16"), (1280, 2, 3840, 8, 1024, "float32"),
+        (2560, 2, 10240, 5, 1000, "bfloat16"), (64, 2, 128, 4, 48, "float32"),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,11 +70,11 @@ class Calibration:
     device: str  # cpu or cuda
     name: str  # of the processor
     threads: int
-    dtype: str
+    dtypes: tuple[str, ...]
     torch: str
     operations: tuple[TimedOperation, ...]
     overheads: dict[str, float]
-    factors: tuple[float, float]  # by which models took longer, forward and a training step
+    factors: Factors  # by dtype: by which models took longer, forward and a training step
     errors: tuple[float, ...]  # relative, of each of these models with the factors of the others
     seconds: float
 
@@ -68,93 +83,82 @@ class Calibration:
         """Return the median relative error on the models that checked it."""
         return statistics.median(map(abs, self.errors)) if self.errors else 0.0
 
-    def predict(self, traffic: BytesMoved, sizes: dict[str, int]) -> Prediction:
+    def predict(
+        self, traffic: BytesMoved, sizes: dict[str, int], dtype: torch.dtype | None = None
+    ) -> Prediction:
         """Return the time of a forward pass and of a training step at these sizes."""
-        moved = traffic.traffic_at(sizes)
-        dtypes = {call.dtype for call, _, _ in moved.calls if call.operation.floating}
-        if dtypes - {self.dtype, ""}:
+        moved = traffic.traffic_at(sizes, dtype)
+        formulas = traffic.options.formulas
+        used = {call.dtype for call, _, _ in moved.calls if len(kind_of(call, formulas)[1]) > 2}
+        if used - {*self.dtypes, ""}:
             raise CostError(
-                f"the calibration measured {self.dtype}, and the model computes in "
-                f"{', '.join(sorted(dtypes - {''}))}"
+                f"the calibration measured {' and '.join(self.dtypes)}, and the model computes in "
+                f"{', '.join(sorted(used - {''}))}"
             )
-        modules = sum(1 for _ in traffic.measured.model(sizes).modules())
-        forward, step = predict(
-            moved.calls, moved.views, modules, Rates(self.operations), self.overheads,
-            traffic.options.formulas, self.device,
-        )  # fmt: skip
-        forward, step = forward * self.factors[0], step * self.factors[1]
+        name = next(iter(sorted(used - {""})), self.dtypes[0])
+        forward, step = (
+            self._seconds(part, name, bool(train))
+            for train, part in enumerate(self.parts(traffic, sizes, dtype))
+        )
         return Prediction(forward, step if traffic.options.backward else None, self.error)
+
+    def parts(
+        self, traffic: BytesMoved, sizes: dict[str, int], dtype: torch.dtype | None = None
+    ) -> tuple[PassTime, PassTime]:
+        """Return the time of a forward pass and of a training step, without factors."""
+        moved = traffic.traffic_at(sizes, dtype)
+        modules = sum(1 for _ in traffic.measured.model(sizes).modules())
+        rates = Rates(self.operations, self.device)
+        formulas = traffic.options.formulas
+        return predict(moved.calls, moved.views, modules, rates, self.overheads, formulas)
+
+    def _seconds(self, part: PassTime, dtype: str, train: bool) -> float:
+        return with_factors(part, self.factors, dtype, train, self.device)
 
 
 def calibrate(seconds: float = SECONDS, device: str = "", file: Path | None = None) -> Calibration:
     """Measure this device, write the result into the user's cache, and return it."""
     began = time.perf_counter()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.float32
+    dtypes = DTYPES[device]
     clock = clock_of(device)
-    probes = [*overheads(device, dtype), *operations(device, dtype)]
-    best: dict[str, float] = {}
-    kinds: dict[str, TimedOperation] = {}
+    probes = {
+        (str(dtype).removeprefix("torch."), probe.name): probe
+        for dtype in dtypes
+        for probe in (*overheads(device, dtype), *operations(device, dtype))
+        if probe.runs == 1 or dtype is dtypes[0]
+    }
+    best: dict[tuple[str, str], float] = {}
+    kinds: dict[tuple[str, str], TimedOperation] = {}
     for round_ in range(ROUNDS):
-        for probe in probes:
+        for key, probe in probes.items():
             if round_ and time.perf_counter() - began > PART * seconds:
                 break
-            spent = _timed(probe, clock)
-            best[probe.name] = min(spent, best.get(probe.name, spent))
-            if probe.runs == 1 and probe.name not in kinds:
-                kinds[probe.name] = _described(probe)
-    measured = tuple(
-        TimedOperation(m.kind, m.features, m.work, best[name])
-        for name, m in kinds.items()
-        if m.work
-    )
-    costs = {probe.name: best[probe.name] for probe in probes if probe.runs > 1}
-    alone = [best[probe.name] for probe in small_streams(device, dtype)]
+            work = probe.make()
+            if probe.runs == 1 and key not in kinds:
+                kinds[key] = _described(work, probe, key[0])
+            best[key] = min(best_time(work, probe.runs, clock, device), best.get(key, float("inf")))
+    measured = tuple(replace(m, seconds=best[key]) for key, m in kinds.items() if m.work)
+    names = tuple(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    costs = {name: best[names[0], name] for (_, name), p in probes.items() if p.runs > 1}
+    alone = [best[names[0], probe.name] for probe in small_streams(device, dtypes[0])]
     costs["module"] = max(0.0, costs["module"] - costs.pop("small product"))
     costs["mixed"] = max(0.0, costs["mixed"] - statistics.fmean(alone))
     calibration = Calibration(
-        device, processor(device), torch.get_num_threads(), str(dtype).removeprefix("torch."),
-        torch.__version__, measured, costs, (1.0, 1.0), (), 0.0,
+        device, processor(device), torch.get_num_threads(), names, torch.__version__, measured,
+        costs, {}, (), 0.0,
     )  # fmt: skip
-    ratios: list[tuple[float, float]] = []
-    for sizes in MODELS:
-        if len(ratios) < 2 or time.perf_counter() - began < seconds:
-            ratios.append(_ratios(calibration, sizes, clock))
-    errors = [
-        _factors([*ratios[:place], *ratios[place + 1 :]])[which] / pair[which] - 1
-        for place, pair in enumerate(ratios)
-        for which in (0, 1)
-    ]
+    models: list[ModelTime] = []
+    for sizes in MODELS[device]:
+        if len(models) < 2 or time.perf_counter() - began < seconds:
+            models.append(_model_time(calibration, sizes, clock))
     spent = time.perf_counter() - began
+    factors = factors_of(models, device)
     calibration = replace(
-        calibration, factors=_factors(ratios), errors=tuple(errors), seconds=spent
+        calibration, factors=factors, errors=tuple(errors_of(models, device)), seconds=spent
     )
     write(calibration, file or place(device))
     return calibration
-
-
-def clock_of(device: str) -> Callable[[], float]:
-    """Return the clock of a device: the processor's for one thread, else that of the wall."""
-    if device != "cpu":
-
-        def synchronized() -> float:
-            torch.cuda.synchronize()
-            return time.perf_counter()
-
-        return synchronized
-    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-
-def processor(device: str) -> str:
-    """Return the name of the processor."""
-    if device != "cpu":
-        return torch.cuda.get_device_name()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def place(device: str) -> Path:
@@ -180,12 +184,14 @@ def read(device: str = "cpu", file: Path | None = None) -> Calibration | None:
         if values.pop("schema") != SCHEMA:
             raise ValueError("another version wrote it")
         points = tuple(
-            TimedOperation(p["kind"], tuple(p["features"]), p["work"], p["seconds"])
+            TimedOperation(p["kind"], tuple(p["features"]), p["work"], p["seconds"], p["dtype"])
             for p in values.pop("operations")
         )
-        errors = tuple(values.pop("errors"))
-        factors = tuple(values.pop("factors"))
-        calibration = Calibration(operations=points, errors=errors, factors=factors, **values)
+        errors, dtypes = tuple(values.pop("errors")), tuple(values.pop("dtypes"))
+        factors = {name: tuple(pair) for name, pair in values.pop("factors").items()}
+        calibration = Calibration(
+            operations=points, errors=errors, dtypes=dtypes, factors=factors, **values
+        )
         if {*OVERHEADS} - {*calibration.overheads}:
             raise ValueError("another version wrote it")
     except FileNotFoundError:
@@ -198,73 +204,25 @@ def read(device: str = "cpu", file: Path | None = None) -> Calibration | None:
     return calibration
 
 
-def timed(work: Work, clock: Callable[[], float], times: int = 1) -> float:
-    """Return the seconds of one call, the mean of several."""
-    began = clock()
-    for _ in range(times):
-        work()
-    return (clock() - began) / times
-
-
-def _timed(probe: TimingProbe, clock: Callable[[], float]) -> float:
-    with torch.enable_grad():
-        work = probe.make()
-        once = timed(work, clock)  # the first call is slower than any other
-        once = min(once, timed(work, clock))
-        times = max(1, min(200, round(SHORT / max(once, 1e-7))))
-        return min(once, timed(work, clock, times)) / probe.runs
-
-
-def _described(probe: TimingProbe) -> TimedOperation:
-    call = call_of(probe.make())
+def _described(work: Work, probe: TimingProbe, dtype: str) -> TimedOperation:
+    call = call_of(work)
     if call is None:
         return TimedOperation("", (), 0.0, 0.0)
-    return TimedOperation(*kind_of(call, {}), 0.0)
+    kind, features, size = kind_of(call, {})
+    return TimedOperation(f"{probe.prefix}{kind}", features, size, 0.0, dtype)
 
 
-def _factors(ratios: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the medians, forward and training: caches and Python cost what no operation shows."""
-    forward, step = zip(*ratios, strict=True)
-    return statistics.median(forward), statistics.median(step)
-
-
-def _ratios(
-    calibration: Calibration, sizes: Sequence[int], clock: Callable[[], float]
-) -> tuple[float, float]:
-    """Return measured over predicted seconds of one model of torch's own layers."""
-    width, layers, hidden, batch, length = sizes
+def _model_time(
+    calibration: Calibration, sizes: tuple[int, int, int, int, int, str], clock: Callable[[], float]
+) -> ModelTime:
+    """Return what is predicted and measured of one model of torch's own layers."""
+    width, layers, hidden, batch, length, dtype = sizes
     layer = [
         nn.TransformerEncoderLayer(width, 4, hidden, 0.0, "gelu", batch_first=True)
         for _ in range(layers)
     ]
-    model = nn.Sequential(*layer)
+    model = nn.Sequential(*layer).to(getattr(torch, dtype))
     measured = MeasuredModel(model, Inputs.of(array("b", "t", width)), {}, {})
-    traffic = BytesMoved(measured, PassOptions())
-    predicted = calibration.predict(traffic, {"b": batch, "t": length})
-    forward, step = times_of(model.to(calibration.device), (batch, length, width), clock)
-    return forward / predicted.forward, step / (predicted.step or step)
-
-
-def times_of(
-    model: nn.Module, shape: Sequence[int], clock: Callable[[], float], rounds: int = 3
-) -> tuple[float, float]:
-    """Return the best seconds of a forward pass and of a training step on ones of this shape."""
-    device = next(model.parameters()).device
-    x = torch.ones(*shape, device=device)
-    return best_times(model, lambda: model(x), clock, rounds)
-
-
-def best_times(
-    model: nn.Module, run: Callable[[], Any], clock: Callable[[], float], rounds: int = 3
-) -> tuple[float, float]:
-    """Return the best seconds of a forward pass without gradients, and of one with and backward."""
-    forward, step = [], []
-    for _ in range(rounds + 1):
-        with torch.no_grad():
-            forward.append(timed(run, clock))
-        model.zero_grad()
-        gradient = torch.ones_like(run())
-        model.zero_grad()
-        step.append(timed(lambda gradient=gradient: run().backward(gradient), clock))
-        gc.collect()
-    return min(forward[1:]), min(step[1:])
+    predicted = calibration.parts(BytesMoved(measured, PassOptions()), {"b": batch, "t": length})
+    times = times_of(model.to(calibration.device), (batch, length, width), clock)
+    return ModelTime(dtype, predicted, times)

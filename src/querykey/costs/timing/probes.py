@@ -11,16 +11,44 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from querykey.costs.counting.operations import CAUSAL
 from querykey.costs.counting.trace import Trace
 from querykey.costs.counting.traffic import OperationCall, Traffic
+from querykey.costs.timing.streams import STREAMS, Work
 
-Work = Callable[[], object]
-ROWS = (4, 120, 1200, 8000)  # of 256 numbers, in what streams through memory
-WIDTH = 256
-PRODUCTS, BATCHED = 56, 20  # how many shapes of matrix products are measured
-MOST = 6e8  # FLOPs of one of them on a CPU
-COLD, MANY = 48 << 20, 256  # bytes of weights that are read in turn, and copies at most
 CHAIN = 100  # small operations in a row, by which overheads are measured
+PLAIN, TURNED, GRADIENT, BIASED = range(4)  # x @ w, x @ w.T, x.T @ w, x @ w.T + b
+Sizes = tuple[int, int]  # the smallest and the largest
+
+
+@dataclass(frozen=True)
+class ProbeSizes:
+    """How many operations of which sizes are measured on one kind of device."""
+
+    products: int  # how many shapes of matrix products
+    batched: int
+    layouts: int
+    tokens: Sizes  # of a product: its rows, or what it sums over in a gradient
+    widths: Sizes
+    most: float  # FLOPs of one of them
+    cold: int  # bytes of weights that are read in turn, so that no cache holds them
+    copies: int  # of weights, at most
+    rows: tuple[tuple[int, tuple[int, ...]], ...]  # widths, and how many rows stream of each
+    attention: tuple[tuple[int, int, int], ...]  # heads of all rows, length, width of a head
+    causal: tuple[bool, ...]
+
+
+ON_CPU = ProbeSizes(
+    56, 20, 3, (16, 4096), (16, 4096), 6e8, 48 << 20, 256, ((256, (4, 120, 1200, 8000)),),
+    ((8, 16, 64), (16, 64, 32), (8, 128, 64), (8, 512, 64), (32, 256, 64)), (False,),
+)  # fmt: skip
+ELEMENTS = tuple(2**power for power in (16, 19, 21, 23, 25, 27))
+HEADS = tuple((8 << step, 64 << length, 64) for length in (0, 2, 3, 4, 5) for step in (0, 3, 6))
+ON_GPU = ProbeSizes(
+    200, 24, 4, (128, 32768), (256, 16384), 1e12, 150 << 20, 16,
+    tuple((width, tuple(n // width for n in ELEMENTS)) for width in (256, 1024, 4096)),
+    (*HEADS, (16, 256, 128), (128, 1024, 128), (32, 2048, 128)), (False, True),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,41 +58,42 @@ class TimingProbe:
     name: str
     make: Callable[[], Work]
     runs: int = 1
+    prefix: str = ""  # of its kind, where shapes do not tell it
+
+
+def sizes_on(device: str) -> ProbeSizes:
+    """Return the sizes that are measured on a device."""
+    return ON_CPU if device == "cpu" else ON_GPU
 
 
 def operations(device: str, dtype: torch.dtype) -> Iterator[TimingProbe]:
     """Yield single operations of which a model's time is made."""
-    numbers = random.Random(0)
-    scale = 1 if device == "cpu" else 64
-    for place in range(PRODUCTS):
-        m, k, n = (_between(numbers, 16, 4096) for _ in range(3))
-        while 2 * m * k * n > MOST * scale:
-            m, k, n = (max(16, size // 2) for size in (m, k, n))
-        yield TimingProbe(f"product {place}", _product(device, dtype, (m, k, n), place % 3))
-    for place in range(BATCHED):
+    numbers, sizes = random.Random(0), sizes_on(device)
+    for place in range(sizes.products):
+        layout = place % sizes.layouts
+        shape = _drawn(numbers, sizes, layout)
+        yield TimingProbe(f"product {place}", _product(device, dtype, shape, layout))
+    for place in range(sizes.batched):
         batch, m, n = (_between(numbers, 4, 96), *(_between(numbers, 8, 512) for _ in range(2)))
         k = numbers.choice((16, 32, 64, 128))
         shape = (m, k, n) if place % 2 else (m, n, k)
         yield TimingProbe(f"batched product {place}", _batched(device, dtype, batch, shape))
     for name, make in STREAMS.items():
-        for rows in (scale * rows for rows in ROWS):
-            yield TimingProbe(f"{name} {rows}", _stream(device, dtype, make, rows))
-    for heads, length, width in (
-        (8, 16, 64),
-        (16, 64, 32),
-        (8, 128, 64),
-        (8, 512, 64),
-        (32, 256, 64),
-    ):
-        for backward in (False, True):
-            size = (heads, length * (1 if device == "cpu" else 4), width)
-            label = f"attention {heads} {length} {width} {backward}"
-            yield TimingProbe(label, _attention(device, dtype, size, backward))
+        for width, counts in sizes.rows:
+            for rows in counts:
+                work = _stream(device, dtype, make, rows, width)
+                yield TimingProbe(f"{name} {rows} x {width}", work)
+    for heads, length, width in sizes.attention:
+        for backward, causal in itertools.product((False, True), sizes.causal):
+            label = f"attention {heads} {length} {width} {backward} {causal}"
+            work = _attention(device, dtype, (heads, length, width), backward, causal)
+            yield TimingProbe(label, work, prefix=f"{CAUSAL} " if causal else "")
 
 
 def small_streams(device: str, dtype: torch.dtype) -> list[TimingProbe]:
     """Return the smallest of the operations that stream, which run after each other too."""
-    names = {f"{name} {ROWS[0] * (1 if device == 'cpu' else 64)}" for name in STREAMS}
+    width, rows = sizes_on(device).rows[0]
+    names = {f"{name} {rows[0]} x {width}" for name in STREAMS}
     return [probe for probe in operations(device, dtype) if probe.name in names]
 
 
@@ -138,22 +167,47 @@ def _between(numbers: random.Random, low: int, high: int) -> int:
     return round(low * (high / low) ** numbers.random())
 
 
+def _drawn(numbers: random.Random, sizes: ProbeSizes, layout: int) -> tuple[int, int, int]:
+    """Return the sizes of a product: its rows, what it sums over, its columns."""
+    rows, inner, columns = (
+        _between(numbers, *between) for between in (sizes.tokens, sizes.widths, sizes.widths)
+    )
+    while 2 * rows * inner * columns > sizes.most:
+        rows, inner, columns = (max(16, size // 2) for size in (rows, inner, columns))
+    if layout == GRADIENT and sizes.tokens != sizes.widths:
+        rows, inner = inner, rows
+    if sizes.widths[0] >= 64:  # as models have them
+        inner, columns = (size // 64 * 64 or 64 for size in (inner, columns))
+    return rows, inner, columns
+
+
+def _filled(*shape: int, device: str, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers to compute with: a GPU gets slower where they differ, a CPU does not."""
+    if device == "cpu":
+        return torch.ones(shape, dtype=dtype)
+    return torch.randn(shape, device=device, dtype=dtype)
+
+
 def _product(
     device: str, dtype: torch.dtype, sizes: tuple[int, int, int], layout: int
 ) -> Callable[[], Work]:
-    """Return x @ w, x @ w.T as in a linear layer, or x.T @ w as in its gradient.
+    """Return x @ w, x @ w.T as in a linear layer, x.T @ w as in its gradient, or with a bias.
 
     Every run takes other weights, because those of a model were last read a whole pass ago.
     """
 
     def make() -> Work:
         m, k, n = sizes
-        a = torch.ones(*((k, m) if layout == 2 else (m, k)), device=device, dtype=dtype)
-        left = a.T if layout == 2 else a
-        copies = max(1, min(MANY, COLD // (k * n * dtype.itemsize)))
-        shape = (n, k) if layout == 1 else (k, n)
-        weights = [torch.ones(*shape, device=device, dtype=dtype) for _ in range(copies)]
-        rights = itertools.cycle([w.T if layout == 1 else w for w in weights])
+        limits, turned = sizes_on(device), layout in (TURNED, BIASED)
+        a = _filled(*((k, m) if layout == GRADIENT else (m, k)), device=device, dtype=dtype)
+        left = a.T if layout == GRADIENT else a
+        copies = max(1, min(limits.copies, limits.cold // (k * n * dtype.itemsize)))
+        shape = (n, k) if turned else (k, n)
+        weights = [_filled(*shape, device=device, dtype=dtype) for _ in range(copies)]
+        rights = itertools.cycle([w.T if turned else w for w in weights])
+        if layout == BIASED:
+            bias = _filled(n, device=device, dtype=dtype)
+            return lambda: torch.addmm(bias, left, next(rights))
         return lambda: left @ next(rights)
 
     return make
@@ -164,100 +218,37 @@ def _batched(
 ) -> Callable[[], Work]:
     def make() -> Work:
         m, k, n = sizes
-        a = torch.ones(batch, m, k, device=device, dtype=dtype)
-        b = torch.ones(batch, n, k, device=device, dtype=dtype).mT
+        a = _filled(batch, m, k, device=device, dtype=dtype)
+        b = _filled(batch, n, k, device=device, dtype=dtype).mT
         return lambda: a @ b
 
     return make
 
 
 def _stream(
-    device: str, dtype: torch.dtype, make_work: Callable[..., Work], rows: int
+    device: str, dtype: torch.dtype, make_work: Callable[..., Work], rows: int, width: int
 ) -> Callable[[], Work]:
     def make() -> Work:
-        x = torch.linspace(-2, 2, rows * WIDTH, device=device).to(dtype).view(rows, WIDTH)
+        x = torch.linspace(-2, 2, rows * width, device=device).to(dtype).view(rows, width)
         return make_work(x, torch.ones_like(x))
 
     return make
 
 
-def _softmax_backward(x: torch.Tensor, y: torch.Tensor) -> Work:
-    x.requires_grad_(True)
-    out = x.softmax(-1)
-    return lambda: torch.autograd.grad(out, x, y, retain_graph=True)
-
-
-def _norm_backward(x: torch.Tensor, y: torch.Tensor) -> Work:
-    weight = torch.ones(WIDTH, device=x.device, dtype=x.dtype)
-    _, mean, scale = torch.ops.aten.native_layer_norm(x, [WIDTH], weight, weight, 1e-5)
-    mask = [True, True, True]
-    function = torch.ops.aten.native_layer_norm_backward
-    return lambda: function(y, x, [WIDTH], mean, scale, weight, weight, mask)
-
-
-def _norm(x: torch.Tensor, y: torch.Tensor) -> Work:
-    weight = torch.ones(WIDTH, device=x.device, dtype=x.dtype)
-    return lambda: functional.layer_norm(x, (WIDTH,), weight, weight)
-
-
-def _copy(x: torch.Tensor, y: torch.Tensor) -> Work:
-    heads = x.view(1, -1, 4, WIDTH // 4).transpose(1, 2)
-    return lambda: heads.contiguous()
-
-
-def _lookup(x: torch.Tensor, y: torch.Tensor) -> Work:
-    ids = torch.arange(len(x), device=x.device) % 997
-    table = torch.ones(1000, WIDTH, device=x.device, dtype=x.dtype)
-    return lambda: functional.embedding(ids, table)
-
-
-def _lookup_backward(x: torch.Tensor, y: torch.Tensor) -> Work:
-    ids = torch.arange(256, device=x.device) % len(x)
-    rows = y[:256] if len(y) >= 256 else y.new_ones(256, WIDTH)
-    return lambda: torch.ops.aten.embedding_dense_backward(rows, ids, len(x), -1, False)
-
-
-# What streams through memory, by a name; each gets x and ones of the same shape.
-STREAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Work]] = {
-    "mul": lambda x, y: lambda: x * y,
-    "add": lambda x, y: lambda: x + y,
-    "scale": lambda x, y: lambda: x * 1.5,
-    "pow": lambda x, y: lambda: x.pow(2),
-    "cube": lambda x, y: lambda: x.pow(3),
-    "exp": lambda x, y: lambda: x.exp(),
-    "tanh": lambda x, y: lambda: x.tanh(),
-    "tanh backward": lambda x, y: lambda: torch.ops.aten.tanh_backward(y, x),
-    "gelu": lambda x, y: lambda: functional.gelu(x),
-    "gelu backward": lambda x, y: lambda: torch.ops.aten.gelu_backward(y, x),
-    "silu": lambda x, y: lambda: functional.silu(x),
-    "silu backward": lambda x, y: lambda: torch.ops.aten.silu_backward(y, x),
-    "relu": lambda x, y: lambda: x.relu(),
-    "relu backward": lambda x, y: lambda: torch.ops.aten.threshold_backward(y, x, 0),
-    "softmax": lambda x, y: lambda: x.softmax(-1),
-    "softmax backward": _softmax_backward,
-    "norm": _norm,
-    "norm backward": _norm_backward,
-    "sum": lambda x, y: lambda: x.sum(0, keepdim=True),
-    "mean": lambda x, y: lambda: x.mean(-1, keepdim=True),
-    "copy": _copy,
-    "cat": lambda x, y: lambda: torch.cat([x, y]),
-    "fill": lambda x, y: lambda: torch.zeros(x.shape, device=x.device, dtype=x.dtype),
-    "lookup": _lookup,
-    "lookup backward": _lookup_backward,
-}
-
-
 def _attention(
-    device: str, dtype: torch.dtype, size: tuple[int, int, int], backward: bool
+    device: str, dtype: torch.dtype, size: tuple[int, int, int], backward: bool, causal: bool
 ) -> Callable[[], Work]:
     def make() -> Work:
-        shape = (1, *size)
+        heads, length, width = size
+        shape = (1, length, heads, width)
         q, k, v = (
-            torch.ones(shape, device=device, dtype=dtype, requires_grad=backward) for _ in "qkv"
+            _filled(*shape, device=device, dtype=dtype).transpose(1, 2).requires_grad_(backward)
+            for _ in "qkv"
         )
+        attend = functional.scaled_dot_product_attention
         if not backward:
-            return lambda: functional.scaled_dot_product_attention(q, k, v)
-        out = functional.scaled_dot_product_attention(q, k, v)
+            return lambda: attend(q, k, v, is_causal=causal)
+        out = attend(q, k, v, is_causal=causal)
         gradient = torch.ones_like(out)
         return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
