@@ -416,7 +416,8 @@ def train(
         _print(*report.paragraphs())
         return 1 if report.violations else 3 if report.failed else 0
     result = train_command(config, fields)
-    _say(summary(result))
+    if result is not None:
+        _say(summary(result))
     return 0
 
 

@@ -1,10 +1,14 @@
 """The progress line: the share of the peak compares like with like."""
 
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tests.train.small import small_config
 
-from querykey.train import Progress, progress
+from querykey.cli import run as qk
+from querykey.train import Progress, Result, command, progress
 from querykey.train.ranks import Ranks
 from querykey.train.run import make_trainer
 
@@ -58,3 +62,22 @@ def test_a_step_has_the_pieces_that_its_batch_can_be_cut_into(tmp_path):
         make_trainer(small_config(tmp_path / str(n), batch=3, pieces=n), Ranks()) for n in (3, 99)
     )
     assert progress.step_flops(one) == progress.step_flops(many) > 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_ranks_the_first_alone_says_how_the_run_ended(monkeypatch, capsys, rank):
+    """Processes that trained together, without the training."""
+    result = Result("runs/both", 3, True, {"loss": 0.5})
+
+    @contextmanager
+    def prepared(config):
+        yield SimpleNamespace(ranks=Ranks(rank, 2))
+
+    monkeypatch.setattr(command, "prepared", prepared)
+    monkeypatch.setattr(
+        command, "ProgressLine", lambda trainer: nullcontext(SimpleNamespace(show=0))
+    )
+    monkeypatch.setattr(command, "carry_out", lambda trainer, tell: result)
+    assert qk(["train", "copy"]) == 0
+    said = "runs/both: step 3, done; validation loss 0.5000\n"
+    assert capsys.readouterr().out == (said if rank == 0 else "")

@@ -78,6 +78,7 @@ def test_any_cut_of_a_step_over_pieces_and_ranks_gives_one_gradient(tmp_path, wo
 
 
 OWN = """
+import torch
 from torch import nn
 
 class Own(nn.Module):
@@ -87,14 +88,26 @@ class Own(nn.Module):
         self.unused = nn.Linear(3, 3)
     def forward(self, x):
         return self.out(self.table(x))
+
+class Routed(nn.Module):
+    \"""Every fifth token goes through a layer that rows without such a token leave alone.\"""
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 8), nn.Linear(8, 64)
+        self.rare = nn.Linear(8, 8)
+    def forward(self, ids):
+        x, chosen = self.table(ids), (ids == 5)[..., None]
+        if chosen.any() or not self.training:
+            x = torch.where(chosen, self.rare(x), x)
+        return self.out(x)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", [False, True])
-def test_a_model_with_unused_parameters_is_trained_on_two_ranks(tmp_path, shard):
+@pytest.mark.parametrize(("name", "shard"), [("Own", False), ("Own", True), ("Routed", False)])
+def test_a_model_with_unused_parameters_is_trained_on_two_ranks(tmp_path, name, shard):
     (tmp_path / "own.py").write_text(OWN)
-    flags = {"model-name": f"{tmp_path / 'own.py'}:Own", "precision": "float64", "dropout": 0}
+    flags = {"model-name": f"{tmp_path / 'own.py'}:{name}", "precision": "float64", "dropout": 0}
     flags |= {"batch": 8, "pieces": 2, "steps": 4}
     on_ranks(2, (tmp_path / "two", flags | {"shard": shard}))
     alone = small_config(tmp_path / "one", **flags)

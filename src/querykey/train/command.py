@@ -22,10 +22,14 @@ from querykey.words import checked, suggest
 
 
 @checked
-def train_command(config: str | None, flags: Mapping[str, str]) -> Result:
-    """Train as a TOML file or a recipe says, with flags on top, and show how it goes."""
+def train_command(config: str | None, flags: Mapping[str, str]) -> Result | None:
+    """Train as a TOML file or a recipe says, with flags on top, and show how it goes.
+
+    Of several ranks the first one alone returns how the run ended.
+    """
     with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
-        return carry_out(trainer, line.show)
+        result = carry_out(trainer, line.show)
+        return result if trainer.ranks.first else None
 
 
 @checked

@@ -221,7 +221,12 @@ class Trainer:
             return self.run_learner(batch.tensors)
 
     def _has_unused_parameters(self) -> bool:
-        """Whether the first piece of the first step leaves a parameter without a gradient."""
+        """Whether a step may leave a parameter without a gradient, as experts nobody asked.
+
+        Our own models use the same ones in every step, so that the first piece of the first tells.
+        """
+        if not type(self.model).__module__.startswith("querykey."):
+            return True
         training = self.model.training
         self.model.eval()  # running means stay as they are
         sums = self.sums_of(0, self.pieces(0)[0])

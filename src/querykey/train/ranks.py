@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -121,14 +122,17 @@ def _named_device(name: str) -> torch.device:
 def spread(learner: nn.Module, ranks: Ranks, shard: bool, unused: bool = False) -> nn.Module:
     """Return the module as every rank runs it: alone, as copies (DDP), or in shards (FSDP2).
 
-    `unused` says that some parameters get no gradient; copies then look for them in every step.
+    `unused` says that some parameters may get no gradient; copies look for them in every step.
     """
     if ranks.world == 1:
         return learner
     if not shard:
-        return DistributedDataParallel(
-            learner, broadcast_buffers=False, find_unused_parameters=unused
-        )
+        with warnings.catch_warnings():
+            # The option's name will change; torch 2.11 does not know the new one.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+            return DistributedDataParallel(
+                learner, broadcast_buffers=False, find_unused_parameters=unused
+            )
     for module in reversed(list(learner.modules())):  # lists within layers come first
         if isinstance(module, nn.ModuleList):
             for layer in module:
