@@ -42,7 +42,8 @@ class Job:
 
 SHAKESPEARE = {"path": "text/tinyshakespeare.txt"}  # below QUERYKEY_DATA
 PAIRS = (8, 16, 32)
-DEEPER = {"layers": "4", "dropout": "0.2"}
+SHALLOW = {"layers": "2", "dropout": "0.1"}
+LABELS = {"objective-name": "classes", "unlabelled": "false", "batch": "64", "steps": "3000"}
 MECHANISMS = ("recall", "recall-quadratic", "recall-elu", "recall-quadratic-decay")
 JOBS: dict[str, Job] = {
     "characters": Job("characters", seeds=SEEDS, flags=SHAKESPEARE, large=False),
@@ -51,9 +52,10 @@ JOBS: dict[str, Job] = {
     "mnist": Job("mnist", seeds=SEEDS),
     "masked-words": Job("masked-words", jobs.masked),
     "snippets": Job("snippets", jobs.classes, SEEDS),
-    "snippets-deeper": Job("snippets", jobs.classes, SEEDS, DEEPER),
+    "snippets-two-layers": Job("snippets", jobs.classes, SEEDS, SHALLOW),
+    "snippets-labels": Job("snippets", jobs.classes, flags=SHALLOW | LABELS),
     "snippets-development": Job("snippets", jobs.development),
-    "snippets-deeper-development": Job("snippets", jobs.development, flags=DEEPER),
+    "snippets-two-layers-development": Job("snippets", jobs.development, flags=SHALLOW),
     "words-and-pairs": Job("words-and-pairs", jobs.classes, SEEDS),
     "words-and-pairs-shakespeare": Job(
         "words-and-pairs", jobs.classes, SEEDS, SHAKESPEARE | {"steps": "1500"}

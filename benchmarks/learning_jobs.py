@@ -124,10 +124,10 @@ def classes(trainer):
     error = (share * (1 - share) / len(valid)) ** 0.5
     found |= {"right": share, "error": error, "samples": len(valid)}
     if trainer.config.loop.seed == 0:
-        many = range(min(len(trainer.data.train), 30000))
+        some = range(min(len(trainer.data.train), 30000))
+        many = [i for i in some if trainer.data.train.sample(i)["label"] != IGNORED]
         epochs = 4 if len(many) < 20000 else 1
         train = [trainer.data.train.sample(i, epoch) for epoch in range(epochs) for i in many]
-        train = [sample for sample in train if sample["label"] != IGNORED]
         write(trainer, found)  # counting takes a while
         try:
             counted = bag_of_words(train, valid, trainer.data.facts.vocabulary, "types" in valid[0])

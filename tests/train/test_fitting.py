@@ -38,6 +38,12 @@ class Peeking(Own):
 class Odd(Own):
     def forward(self, x):
         return {"answers": x}
+class Complex(Own):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+    def forward(self, x):
+        return self.out((self.hidden(x) * self.turn).real)
 class Narrow(nn.Module):
     def __init__(self):
         super().__init__()
@@ -96,6 +102,8 @@ def words(objective: str, data: str, model: str) -> list[str]:
         ("causal", "text", "own.py:Peeking", "so it sees the tokens that it is to predict"),
         ("causal", "text", "own.py:Odd", "the model returned a dict without scores"),
         ("causal", "text", "own.py:Frozen", "a Frozen, has no parameters to train"),
+        ("causal", "text", "own.py:Complex", "its parameter `turn` is complex, and training is of"),
+        ("images", "digits", "hf:vit", "on the data `digits` (64 features, 10 classes): "),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(place, capsys, objective, data, model, sentence):

@@ -38,6 +38,12 @@ def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainCo
         f"the model `{config.model.name}` cannot be trained with the objective "
         f"`{config.objective.name}` on the data `{config.data.name}` ({described(data.facts)})"
     )
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise ConfigError(
+                f"{trio}: its parameter `{name}` is complex, and training is of real ones; "
+                f"keep the real and the imaginary part as two parameters"
+            )
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

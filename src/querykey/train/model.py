@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -89,10 +90,18 @@ def _target(name: str, facts: Facts, seed: int) -> nn.Module:
     """Return the model of a target; an architecture of Hugging Face gets the data's vocabulary."""
     target = build_target(name, seed)
     model: Any = target.model
-    if target.kind == "hf" and facts.vocabulary > model.get_input_embeddings().num_embeddings:
+    if target.kind == "hf" and facts.vocabulary > _token_count(model):
         with quiet():
             model.resize_token_embeddings(facts.vocabulary)
     return model
+
+
+def _token_count(model: Any) -> float:
+    """Return how many tokens a model of Hugging Face has vectors for; inf where it reads none."""
+    try:
+        return getattr(model.get_input_embeddings(), "num_embeddings", math.inf)
+    except NotImplementedError:
+        return math.inf
 
 
 def _sizes(config: ModelConfig, facts: Facts) -> dict[str, Any]:

@@ -83,7 +83,7 @@ RECIPES: dict[str, TrainingRecipe] = {
             "name": "snippets", "tokenizer": "bpe", "vocabulary": 4096, "length": 64,
             "unlabelled": True,
         },
-        _bert(layers=2, dropout=0.1), "words-and-pairs",
+        _bert(dropout=0.2), "words-and-pairs",
         optimizer={"warmup": 300}, loop={"batch": 256, "steps": 5000},
     ),
     "dates": _recipe(
