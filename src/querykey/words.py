@@ -161,6 +161,9 @@ def _check_types(owner: str, annotated: Any, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name in hints and not _fits(value, hints[name]):
             text = annotated.__annotations__[name]
+            if text.startswith("Annotated["):  # which says more than the type
+                hint = hints[name]
+                text = hint.__name__ if type(hint) is type else str(hint).removeprefix("typing.")
             raise WrongTypeError(f"`{name}` of {owner} is {text}; got {reprlib.repr(value)}")
 
 

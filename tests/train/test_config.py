@@ -1,13 +1,15 @@
 """Configurations: TOML and flags in, one sentence where something is wrong."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from querykey.cli import run as qk
+from querykey.errors import QuerykeyError
 from querykey.train import ConfigError, read_config
-from querykey.train.config import flag_names
+from querykey.train.config import DataConfig, OptimizerConfig, flag_names, meanings
 from querykey.train.folder import RunFolder, as_toml
 from querykey.train.optimizers import rate_at
 from querykey.train.recipes import RECIPES
@@ -210,3 +212,19 @@ def test_the_list_names_recipes_objectives_and_data(capsys):
     shown = capsys.readouterr().out
     for name in ("stdlib", "translation", "recall", "--save-every"):
         assert name in shown
+    [line] = [line for line in shown.splitlines() if "--betas" in line]
+    assert line.split() == ["--betas", "0.9,0.99", "of", "AdamW"]
+    assert "--optimizer-betas" not in shown  # the shorter flag says the same
+
+
+def test_every_field_of_a_config_says_what_it_means():
+    assert meanings().keys() == set(flag_names().values())
+
+
+def test_a_value_of_another_type_is_refused_with_the_type_alone():
+    with pytest.raises(
+        QuerykeyError, match=re.escape("`betas` of OptimizerConfig is tuple[float, ")
+    ):
+        OptimizerConfig(betas=3)  # type: ignore[arg-type]
+    with pytest.raises(QuerykeyError, match="`length` of DataConfig is int; got 'x'"):
+        DataConfig(length="x")  # type: ignore[arg-type]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from querykey.laws import Report
 from querykey.models import PRESETS
 from querykey.show import table
-from querykey.train.config import ConfigError, flag_names, read_config
+from querykey.train.config import ConfigError, TrainConfig, flag_names, meanings, read_config
 from querykey.train.loop import Result
 from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.progress import ProgressLine
@@ -63,17 +63,35 @@ def _source(config: str | None) -> Any:
 def listing() -> list[Any]:
     """Return tables of the recipes, and of the names that a config may have."""
     objectives = [(name, kind.says) for name, kind in OBJECTIVES.items()]
-    flags = [(f"--{name}", section or "") for name, (section, _) in flag_names().items()]
     return [
         table(("recipe", "what it trains"), [(name, r.says) for name, r in RECIPES.items()]),
         table(("objective.name", "what is predicted"), objectives),
         table(("data.name", "what it is"), [(name, kind.says) for name, kind in DATA.items()]),
-        table(("model.name",), [(", ".join(PRESETS),), ("or any TARGET of `qk targets`",)]),
-        table(("flag", "section"), flags),
+        table(("model.name",), [(", ".join(PRESETS),), ("or any TARGET that `qk targets` lists",)]),
+        table(("flag", "default", "meaning"), _flags()),
     ]
 
 
 @checked
+def _flags() -> list[tuple[str, str, str]]:
+    """Return the shortest flag of every field of a config, the field's default and its meaning."""
+    flags = {field: name for name, field in flag_names().items()}  # the short names come last
+    sections = asdict(TrainConfig())
+    defaults = {
+        (section, field): sections[field] if section is None else sections[section][field]
+        for section, field in flags
+    }
+    meaning = meanings()
+    return [(f"--{flags[f]}", _written(default), meaning[f]) for f, default in defaults.items()]
+
+
+def _written(default: Any) -> str:
+    """Return a default as a flag takes it."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default) or "none"
+
+
 def summary(result: Result) -> str:
     """Return the last line of a run: how it ended, how good it is, and where it lies."""
     ending = "done" if result.finished else "stopped; the same command goes on from here"

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from querykey.errors import QuerykeyError
 from querykey.words import check_fields, checked, last_line, share, suggest, whole
@@ -30,19 +30,19 @@ class ConfigError(QuerykeyError):
 class DataConfig:
     """Where samples come from, and how text becomes tokens."""
 
-    name: str = "stdlib"  # see `qk train --list`
-    path: str = ""  # files or a folder; empty: embedded, generated, or found in QUERYKEY_DATA
-    tokenizer: Literal["bytes", "characters", "bpe"] = "bytes"
-    vocabulary: int = 1024  # of a BPE tokenizer that is trained here
-    length: int = 64  # tokens of a sample, at most
-    documents: bool = False  # of a text: a token sees only its own file, rows hold several
-    samples: int = 10000  # how many a generated task has
-    queries: int = 1  # of `recall`: how many of the keys that were shown are asked
-    classes: int = 2  # of vectors
-    unlabelled: bool = False  # of snippets: those of other packages too, for `words-and-pairs`
-    shift: int = 0  # pixels by which training images are moved at most, anew in every epoch
-    source: str = "de"  # of parallel text, the ending of its files
-    target: str = "en"
+    name: Annotated[str, "what is trained on"] = "stdlib"
+    path: Annotated[str, "a file or folder; empty: generated, or in QUERYKEY_DATA"] = ""
+    tokenizer: Annotated[Literal["bytes", "characters", "bpe"], "how text becomes tokens"] = "bytes"
+    vocabulary: Annotated[int, "entries of a BPE tokenizer"] = 1024
+    length: Annotated[int, "tokens of a sample, at most"] = 64
+    documents: Annotated[bool, "of a text: a token sees its own file alone"] = False
+    samples: Annotated[int, "samples of a generated task"] = 10000
+    queries: Annotated[int, "of recall: how many of the keys that were shown are asked"] = 1
+    classes: Annotated[int, "classes of vectors"] = 2
+    unlabelled: Annotated[bool, "of snippets: add those of other packages"] = False
+    shift: Annotated[int, "pixels by which training images move, at most"] = 0
+    source: Annotated[str, "of parallel text: the ending of the source's files"] = "de"
+    target: Annotated[str, "of parallel text: the ending of the target's files"] = "en"
 
     def __post_init__(self):
         check_fields(self)
@@ -55,13 +55,13 @@ class DataConfig:
 class ModelConfig:
     """A model by name, and its sizes where the name leaves them open."""
 
-    name: str = "gpt"  # a preset of querykey.models, or any target: `hf:gpt2`, `file.py:factory`
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    dropout: float = 0.0
-    latent: int = 20  # of an autoencoder
-    patch: int = 4  # pixels of a patch's side, where images are cut into patches
+    name: Annotated[str, "a preset, or any target such as hf:gpt2"] = "gpt"
+    layers: Annotated[int, "layers"] = 4
+    heads: Annotated[int, "heads of attention"] = 4
+    width: Annotated[int, "features of a token"] = 128
+    dropout: Annotated[float, "share of features that are dropped"] = 0.0
+    latent: Annotated[int, "features of an autoencoder's code"] = 20
+    patch: Annotated[int, "pixels of a patch's side, for images"] = 4
 
     def __post_init__(self):
         check_fields(self)
@@ -75,9 +75,9 @@ class ModelConfig:
 class ObjectiveConfig:
     """What the model is trained to do."""
 
-    name: str = "causal"  # see `qk train --list`
-    share: float = 0.0  # of what is hidden; 0: 0.15 of tokens and features, 0.75 of patches
-    noise: float = 0.5  # standard deviation of a denoising autoencoder's noise
+    name: Annotated[str, "what is predicted"] = "causal"
+    share: Annotated[float, "share that is hidden; 0: 0.15, or 0.75 of patches"] = 0.0
+    noise: Annotated[float, "standard deviation of a denoising autoencoder's noise"] = 0.5
 
     def __post_init__(self):
         check_fields(self)
@@ -89,14 +89,14 @@ class ObjectiveConfig:
 class OptimizerConfig:
     """How weights follow gradients."""
 
-    name: Literal["adamw", "sgd"] = "adamw"
-    rate: float = 1e-3
-    schedule: Literal["cosine", "constant", "linear"] = "cosine"
-    warmup: int = 0  # steps over which the rate rises from 0
-    decay: float = 0.1  # of weights; matrices alone
-    clip: float = 1.0  # the largest norm of a gradient; 0: any
-    betas: tuple[float, float] = (0.9, 0.99)
-    momentum: float = 0.0  # of SGD
+    name: Annotated[Literal["adamw", "sgd"], "the optimizer"] = "adamw"
+    rate: Annotated[float, "the learning rate"] = 1e-3
+    schedule: Annotated[Literal["cosine", "constant", "linear"], "how the rate falls"] = "cosine"
+    warmup: Annotated[int, "steps over which the rate rises from 0"] = 0
+    decay: Annotated[float, "weight decay, of matrices alone"] = 0.1
+    clip: Annotated[float, "the largest norm of a gradient; 0: any"] = 1.0
+    betas: Annotated[tuple[float, float], "of AdamW"] = (0.9, 0.99)
+    momentum: Annotated[float, "of SGD"] = 0.0
 
     def __post_init__(self):
         check_fields(self)
@@ -111,17 +111,20 @@ class OptimizerConfig:
 class LoopConfig:
     """How long, how much at once, and how often something is written."""
 
-    steps: int = 2000
-    batch: int = 12  # samples of one step, over all ranks and pieces
-    pieces: int = 1  # into how many pieces each rank cuts its share of a step
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    compile: bool = False
-    seed: int = 0
-    evaluate_every: int = 250  # steps; 0: only at the end
-    save_every: int = 500  # steps; 0: only at the end
-    keep: int = 2  # checkpoints
-    device: str = "auto"
-    shard: bool = False  # FSDP2 in place of DDP, where there are several ranks
+    steps: Annotated[int, "steps of the optimizer"] = 2000
+    batch: Annotated[int, "samples of one step, over all ranks and pieces"] = 12
+    pieces: Annotated[int, "backward passes into which a rank cuts its share of a step"] = 1
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float64"],
+        "of the computation",
+    ] = "float32"
+    compile: Annotated[bool, "run the model through torch.compile"] = False
+    seed: Annotated[int, "of weights, data and dropout"] = 0
+    evaluate_every: Annotated[int, "steps between evaluations; 0: only at the end"] = 250
+    save_every: Annotated[int, "steps between checkpoints; 0: only at the end"] = 500
+    keep: Annotated[int, "checkpoints that stay"] = 2
+    device: Annotated[str, "auto, cpu or cuda"] = "auto"
+    shard: Annotated[bool, "FSDP2 in place of DDP, on several ranks"] = False
 
     def __post_init__(self):
         check_fields(self)
@@ -137,7 +140,7 @@ class LoopConfig:
 class TrainConfig:
     """One training run: its folder, and one section for each part of it."""
 
-    folder: str = "runs/run"
+    folder: Annotated[str, "the folder of the run"] = "runs/run"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -196,6 +199,18 @@ def flag_names() -> dict[str, tuple[str | None, str]]:
         if len(sections) == 1 and name not in names:
             names[name] = (sections[0], name.replace("-", "_"))
     return names
+
+
+def meanings() -> dict[tuple[str | None, str], str]:
+    """Return what each field means, by its section and name."""
+    hints = {None: typing.get_type_hints(TrainConfig, include_extras=True)}
+    hints |= {s: typing.get_type_hints(_section_type(s), include_extras=True) for s in SECTIONS}
+    return {
+        (section, name): hint.__metadata__[0]
+        for section, kinds in hints.items()
+        for name, hint in kinds.items()
+        if typing.get_origin(hint) is Annotated
+    }
 
 
 def _section_type(section: str) -> type:
