@@ -72,7 +72,6 @@ def listing() -> list[Any]:
     ]
 
 
-@checked
 def _flags() -> list[tuple[str, str, str]]:
     """Return the shortest flag of every field of a config, the field's default and its meaning."""
     flags = {field: name for name, field in flag_names().items()}  # the short names come last
@@ -92,6 +91,7 @@ def _written(default: Any) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default) or "none"
 
 
+@checked
 def summary(result: Result) -> str:
     """Return the last line of a run: how it ended, how good it is, and where it lies."""
     ending = "done" if result.finished else "stopped; the same command goes on from here"
