@@ -637,3 +637,20 @@ class KeepsItsGraph(nn.Module):
 
 def test_two_passes_of_one_law_share_no_graph():
     assert verdicts(check(KeepsItsGraph(), laws=["paths.autocast"]), "paths.autocast") == ["holds"]
+
+
+class Codebooks(nn.Module):
+    """It reads two ids at every position, one of each codebook."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, codes):
+        return self.head(self.mix(self.embed(codes).sum(2))[0])
+
+
+def test_several_ids_at_a_position_are_no_obstacle():
+    report = check(Codebooks(), torch.arange(28).view(2, 7, 2), laws=["causality", "batch.alone"])
+    assert [f.verdict for f in report.laws if f.verdict != "holds"] == [], str(report)

@@ -58,7 +58,7 @@ def distinct_labels(runner: Runner, inputs: Inputs) -> torch.Tensor:
     """Return labels of which no two are the same, where the vocabulary allows it."""
     main = runner.signature.main
     shape = inputs[main.name].shape
-    count = shape[0] * shape[1]
+    count = shape.numel()
     if main.high - main.low < count:
         return inputs[main.name].clone()
     generator = torch.Generator().manual_seed(5)
