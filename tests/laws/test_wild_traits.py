@@ -654,3 +654,82 @@ class Codebooks(nn.Module):
 def test_several_ids_at_a_position_are_no_obstacle():
     report = check(Codebooks(), torch.arange(28).view(2, 7, 2), laws=["causality", "batch.alone"])
     assert [f.verdict for f in report.laws if f.verdict != "holds"] == [], str(report)
+
+
+class LongCache:
+    """A cache that keeps all keys."""
+
+    def keep(self, keys):
+        self.kept = torch.cat([self.kept, keys], 1) if hasattr(self, "kept") else keys
+        return self.kept
+
+
+class ShortCache(LongCache):
+    """A cache that keeps the last five keys."""
+
+    def keep(self, keys):
+        seen = super().keep(keys)
+        self.kept = seen[:, -5:]
+        return seen
+
+
+class OwnCache(nn.Module):
+    """Without a cache from outside it makes one, by default a short one."""
+
+    def __init__(self, makes=ShortCache):
+        super().__init__()
+        self.makes = makes
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.query = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids, past_key_values=None, use_cache=None):
+        x = self.embed(ids)
+        if use_cache and past_key_values is None:
+            past_key_values = self.makes()
+        keys = past_key_values.keep(x) if past_key_values is not None else x
+        seen = torch.ones(x.size(1), keys.size(1), dtype=torch.bool)
+        seen = seen.tril(keys.size(1) - x.size(1))
+        mixed = functional.scaled_dot_product_attention(self.query(x), keys, keys, seen)
+        return {"logits": self.head(x + mixed), "past_key_values": past_key_values}
+
+
+@pytest.mark.parametrize(("makes", "verdict"), [(ShortCache, "violated"), (LongCache, "holds")])
+def test_the_cache_that_a_model_returns_counts_and_not_a_better_one(makes, verdict):
+    report = check(OwnCache(makes), laws=["cache.step"])
+    assert verdicts(report, "cache.step") == [verdict], str(report)
+
+
+class SampledExperts(nn.Module):
+    """In training its experts are drawn at random, where two of them are near."""
+
+    def __init__(self, sees_padding=False):
+        super().__init__()
+        self.sees_padding = sees_padding
+        self.embed, self.route = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids, attention_mask=None):
+        x = self.embed(ids)
+        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        if self.training and self.sees_padding:
+            real = torch.ones_like(ids)
+        x = x + (x * real[..., None]).cumsum(1)
+        scores = self.route(x).softmax(-1)
+        noise = torch.empty_like(scores).exponential_().log() if self.training else 0
+        near = (scores[..., :1] - scores[..., 1:]).abs() < 0.3
+        chosen = torch.where(near, scores - noise, scores).argmax(-1, keepdim=True)
+        return self.head(torch.where(chosen == 0, self.experts[0](x), self.experts[1](x)))
+
+
+def test_experts_that_are_drawn_at_random_in_training_see_no_padding():
+    report = check(SampledExperts(), laws=["padding", "batch", "causality"])
+    assert [f.law for f in report.violations] == [], str(report)
+
+
+def test_what_training_mode_does_to_a_mask_is_told():
+    model = SampledExperts(sees_padding=True)
+    model.route.requires_grad_(False).weight.zero_()
+    model.route.bias.data.copy_(torch.tensor([3.0, -3.0]))
+    report = check(model, laws=["padding.left"], weights="own")
+    assert verdicts(report, "padding.left") == ["violated"], str(report)

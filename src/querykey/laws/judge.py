@@ -17,7 +17,7 @@ from querykey.laws.finding import Finding
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.run import Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Outcome, Trial, conduct
+from querykey.laws.trial import Outcome, Trial, conduct, is_left_to_chance
 from querykey.laws.understanding.facts import FLOORS
 from querykey.words import last_line, raised, traceback_of
 
@@ -96,6 +96,9 @@ def _outcomes(runner: Runner, law: Law, setting: Setting, failures: list[str]) -
             failures.append(f"{trial.what}: {last_line(error)[:120]}")
             continue
         shown = True
+        if outcome.deviation > runner.facts.threshold and is_left_to_chance(runner, trial):
+            failures.append(f"{trial.what}: in training mode, numbers drawn at random decide")
+            continue
         yield outcome
     if raised and not shown:
         raise raised

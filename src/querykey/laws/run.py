@@ -15,7 +15,7 @@ Inputs = dict[str, Any]
 class Conditions:
     """What an experiment changes around a call, beside the ways in which users call a model."""
 
-    reseeded: bool = False  # random numbers differ
+    reseeded: int = 0  # random numbers differ from those of any other number here
     earlier: tuple[tuple[int, int], ...] = ()  # calls that come first: rows and tokens of each
     reset: str = ""  # the model's method that is called between those and the call itself
     dropout: bool = False  # dropout may act

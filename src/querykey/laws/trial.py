@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 
 import torch
@@ -14,7 +14,10 @@ from querykey.laws.blaming.guilty_module import GuiltyModule
 from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.run import PLAIN, Run, Setting
 from querykey.laws.runner import Runner
+from querykey.laws.understanding.outputs import tensors
 from querykey.words import check_fields, checked
+
+CHANCES = (1, 2, 3, 4)  # other random numbers with which training mode is tried
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,25 @@ def conduct(runner: Runner, trial: Trial) -> Outcome:
     note = f"{place_in_words(where)} {moved_in_words(worst)} when {trial.what}"
     evidence = Evidence(where, trial)
     return Outcome(worst, note, trial.setting, control, evidence, trial.advice)
+
+
+def is_left_to_chance(runner: Runner, trial: Trial) -> bool:
+    """Return whether training mode draws numbers that move the answers of runs of two sizes.
+
+    Runs of one size draw the same numbers, and runs of two sizes do not.
+    """
+    runs = (trial.first, trial.second)
+    sizes = [[v.shape for _, v in tensors(run.inputs)] for run in runs]
+    if not trial.setting.train or sizes[0] == sizes[1]:
+        return False
+    for run, keep in zip(runs, trial.keep, strict=True):
+        for seed in CHANCES:
+            conditions = replace(run.setting.conditions, reseeded=seed)
+            other = replace(run, setting=replace(run.setting, conditions=conditions))
+            drawn = [keep.of(runner.remembered(one)) for one in (run, other)]
+            if deviation(*drawn)[0] > runner.facts.threshold:
+                return True
+    return False
 
 
 def place_in_words(where: dict[str, int]) -> str:

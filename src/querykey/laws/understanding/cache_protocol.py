@@ -53,6 +53,8 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
     with torch.no_grad():
         whole = runner.remembered(Run(inputs, PLAIN))
         for candidate in _candidates(runner, inputs):
+            if candidate.make is not None and working is not None and _is_returned(working):
+                continue  # what callers could make instead does not mend what the model makes
             tried = _tried(runner, candidate, inputs, other)
             if tried is None:
                 continue
@@ -79,6 +81,11 @@ def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
     if candidate.source is None:  # an empty list or dict may not be what it wants
         return not isinstance(candidate.make, _Empty)
     return isinstance(candidate.source[-1], str) or rivals == [candidate.argument]
+
+
+def _is_returned(candidate: CacheProtocol) -> bool:
+    """Return whether the model returns its cache under the name of the argument that takes it."""
+    return candidate.source is not None and candidate.source[-1] == candidate.argument
 
 
 def _optional(runner: Runner, inputs: Inputs) -> list[str]:
