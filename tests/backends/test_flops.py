@@ -135,6 +135,15 @@ def test_the_gpu_kernels_multiply_what_the_formulas_say(name, counted):
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_a_causal_document_counts_as_a_causal_sequence(counted):
+    sequence, document = counted["causal sums"], counted["one causal document"]
+    assert [formula for _, formula in document] == [formula for _, formula in sequence]
+    # A document has no table before its first chunk, and none is read.
+    assert all(0 < part < whole for (part, _), (whole, _) in zip(document, sequence, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_the_gpu_kernels_multiply_with_ones_beside(counted):
     lanes, group, size, width, queries, keys = 2, 2, 16, 32, 64, 96
     ones = 2 * lanes * size * (width + size)  # a token's, for sums of degree 0

@@ -19,11 +19,12 @@ from triton.runtime.jit import MockTensor
 
 from querykey.backends.triton import plans
 from querykey.backends.triton.call import CompletedSquare, KernelCall, Sizes
+from querykey.backends.triton.documents import DocumentLaunches
 from querykey.backends.triton.kernels.sums import chunk_sums
 from querykey.backends.triton.launches import Launcher
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
-FLAGS = MockTensor(torch.uint8)
+FLAGS, WHOLE = MockTensor(torch.uint8), MockTensor(torch.int32)
 # Which keys are real, counts, gates and sums of what these get.
 KINDS = {
     "": (None, None, None, None),
@@ -32,6 +33,7 @@ KINDS = {
 }
 INPUTS = {"q_LGTD": HALF, "k_LND": HALF, "v_LNM": HALF, "inverse_LGT": SINGLE}
 FAR = {"square_LCPDM": HALF, "moments_LCR": SINGLE}
+PLACES = {"low_ET": WHOLE, "end_ET": WHOLE, "facts_E2": WHOLE}
 INDEX = re.compile(r"(%[\w#]+) = ttg\.memdesc_index (%[\w#]+)\[.*?: !ttg\.memdesc<(\d+)x")
 VIEW = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:trans|subslice) (%[\w#]+)")
 PRODUCT = re.compile(r"= ttng\.warp_group_dot (%[\w#]+), (%[\w#]+)")
@@ -141,13 +143,41 @@ def planned(size):
                     more = {"real_LN": real}
                 elif name == "by key":
                     more = {"total_LN": total}
+                if name == "by query":
+                    more |= dict.fromkeys(("out_LGTM", "residue_LGTM"), HALF)
                 more |= {"count_LC": counts, "gates_L5N": gates}
                 made = getattr(gated if gates else call, launcher)
                 yield f"{name} {size} {far}{kind}", made, tensors | more
     for launches, w in ((call.key_sums, None), (call.query_sums, SINGLE)):
         tensors = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": w} | FAR
-        tensors["count_LC"] = w
+        tensors |= {"count_LC": w} | dict.fromkeys((*PLACES, "x_sorted_LGTD", "y_sorted_LGTM"))
         yield f"sums {size} {bool(w)}", launches.chunk_sums, tensors
+
+
+def packed(size):
+    """Yield a name, a launcher and its tensors, for documents and heads of a size."""
+    plan, sizes = plans.plan(size, size), Sizes(1, 1, N, N, size, size)
+    for far in (True, False):
+        how = (sizes, plan, CompletedSquare(1.0, 1.0, 1.0), torch.bfloat16, True, far)
+        made = DocumentLaunches(KernelCall(*how), 1, 1000)
+        plain = {"q_LGTD": HALF, "k_LTD": HALF, "v_LTM": HALF, "inverse_LGT": SINGLE}
+        plain |= (FAR if far else dict.fromkeys(FAR)) | PLACES | {"order_ET": WHOLE}
+        keys = {"k_sorted_LTD": HALF, "v_sorted_LTM": HALF, "q_LGBDS": HALF}
+        outs = keys | {"out_LGTM": HALF, "residue_LGTM": HALF}
+        back = plain | {"dout_LGTM": HALF, "e_LGT": SINGLE}
+        by_key = {"k_LBDS": HALF, "q_sorted_LGTD": HALF, "dout_sorted_LGTM": HALF}
+        by_key |= {"dk_LTD": HALF, "dv_LTM": HALF}
+        for name, tensors in (
+            ("outputs_and_residue", plain | outs | {"seen_ET": WHOLE, "real_ET": None}),
+            ("query_gradients", back | outs | {"dq_LGTD": HALF}),
+            ("key_gradients", back | by_key),
+        ):
+            for part, launcher in enumerate(getattr(made, name).launches):
+                yield f"documents, {name} {size} {far} {part}", launcher, tensors
+        if far:
+            sums = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": None} | FAR | PLACES
+            sums |= {"count_LC": None, "x_sorted_LGTD": HALF, "y_sorted_LGTM": HALF}
+            yield f"documents, sums {size}", made.key_sums.chunk_sums, sums
 
 
 @triton.jit
@@ -172,7 +202,7 @@ def main():
     found, waiting, seen = {}, [], 0
     wrong = Launcher(racing, (1,), plans.PLAIN, N=N, D=64)
     wrong = ("racing", wrong, {"X": HALF, "Y": HALF, "Z": SINGLE})
-    for name, launcher, tensors in [*planned(64), *planned(128), wrong]:
+    for name, launcher, tensors in [*planned(64), *planned(128), *packed(64), wrong]:
         text = text_of(launcher, tensors)
         bodies = list(loops(text))
         if launcher.kernel is not chunk_sums and any(

@@ -57,6 +57,11 @@ DOCUMENTS = {
     "documents, mixed": (QUADRATIC, 1, 2, 2, 70, 16, 16, True, True, "mixed"),
     "documents, mixed, all keys": (TAYLOR, 1, 1, 1, 33, 32, 16, False, False, "mixed"),
     "one document": (QUADRATIC, 1, 1, 1, 50, 16, 16, True, False, "one"),
+    # Of these some go through sums, across one chunk's border or more, and some do not.
+    "long documents": (QUADRATIC, 2, 2, 1, 150, 16, 32, True, False, "long"),
+    "long documents, padded": (POLYNOMIAL, 1, 2, 1, 159, 13, 16, True, True, "long"),
+    "long documents, mixed": (TAYLOR, 2, 1, 1, 131, 16, 16, True, True, "two"),
+    "long documents, all keys": (TAYLOR, 1, 1, 1, 101, 16, 16, False, False, "long"),
 }
 
 
@@ -72,6 +77,11 @@ def draw_documents(case):
         ids = (torch.arange(tokens)[:, None] >= ends[:, None]).sum(-1) * 7 % 5
     elif kind == "one":
         ids = torch.zeros_like(ids)
+    elif kind == "long":  # 13, 47, 41, 3 and the rest; the other way round in a second row
+        ends = torch.tensor([[13, 60, 101, 104], [tokens - 104, tokens - 101, 99, tokens - 13]])
+        ids = (torch.arange(tokens)[:, None] >= ends[:batch, None]).sum(-1)
+    elif kind == "two":
+        ids = ids % 2 * torch.tensor([[1], [0]])[:batch]  # a second row stays where it is
     real = torch.rand(batch, tokens, generator=made) > 0.3 if padded else None
     return kernel, similarity, inputs, grad, causal, real, ids
 

@@ -63,18 +63,23 @@ def run(queries, keys, far, causal):
     return forward, backward
 
 
-def run_documents():
-    """One document that holds all tokens."""
-    q = torch.randn(LANES, GROUP, 48, SIZE)
-    k, v = torch.randn(LANES, 48, SIZE), torch.randn(LANES, 48, WIDTH)
-    order, table = intervals(torch.zeros(1, 48, dtype=torch.long), None, False)
-    how = (order, table, NUMBERS, False)
+def run_documents(causal):
+    """One document that holds all tokens; causal, it goes through sums."""
+    near = 0 if causal else 1000
+    launch = (plans.Launch(TILE, TILE, 4, 1),) * 2
+    plans.PLANS[SIZE] = plans.Plan(CHUNK, (near, near), launch, launch, launch)
+    q = torch.randn(LANES, GROUP, 96, SIZE)
+    k, v = torch.randn(LANES, 96, SIZE), torch.randn(LANES, 96, WIDTH)
+    found = intervals(torch.zeros(1, 96, dtype=torch.long), None, causal)
+    how = (*found, NUMBERS, causal)
     *forward, kept = beside(OPS.triton_documents_forward, q, k, v, *how, True)
-    args = (torch.ones_like(kept[0]), *kept, q, k, v, *how)
+    out, residue, inverse, *sums = kept
+    args = (torch.ones_like(out), out, residue, inverse, q, k, v, *sums, *how)
     *backward, _ = beside(OPS.triton_documents_backward, *args)
     return forward, backward
 
 
 if __name__ == "__main__":
     found = {name: run(*case) for name, case in CASES.items()}
-    print(json.dumps(found | {"one document": run_documents()}))
+    found |= {"one document": run_documents(False), "one causal document": run_documents(True)}
+    print(json.dumps(found))

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from querykey.backends.operators import unwatched
 from querykey.backends.triton.buffers import folded
-from querykey.backends.triton.ops import or_empty, triton_backward, triton_forward
+from querykey.backends.triton.intervals import Intervals
+from querykey.backends.triton.ops import (
+    documents_backward,
+    documents_forward,
+    or_empty,
+    triton_backward,
+    triton_forward,
+)
 
 Numbers = tuple[float, ...]
 
@@ -45,6 +52,24 @@ def differentiable(
     with _device_of(q):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         return passes.forward(q, k, v, real, decay, numbers, causal, keep).out
+
+
+def differentiable_documents(
+    q: Tensor, k: Tensor, v: Tensor, found: Intervals, numbers: Numbers, causal: bool
+) -> Tensor:
+    """Do as `differentiable` for tokens that see their own document alone."""
+    keep = keeps(q, k, v)
+    if not unwatched(q, k, v):
+        shape = (*q.shape[:-1], v.shape[-1])
+        q, k, v = folded(q, k, v)
+        return documents_forward(q, k, v, *found, numbers, causal, keep)[0].view(shape)
+    if keep:
+        return _Documents.apply(q, k, v, *found, numbers, causal)
+    from querykey.backends.triton import documents
+
+    with _device_of(q):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        return documents.forward(q, k, v, found, numbers, causal, keep).out
 
 
 def keeps(*tensors: Tensor | None) -> bool:
@@ -93,6 +118,49 @@ class _Attention(torch.autograd.Function):
                 how = (q, k, v, real, *ctx.how)
                 *three, for_decay = passes.backward(g, results, *how)
         return *three, None, for_decay, None, None
+
+
+class _Documents(torch.autograd.Function):
+    """The same for tokens that see their own document alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        order: Tensor,
+        table: Tensor,
+        facts: Tensor,
+        numbers: Numbers,
+        causal: bool,
+    ) -> Tensor:
+        """Return the outputs, and keep what `documents.backward` needs."""
+        from querykey.backends.triton import documents
+
+        found = Intervals(order, table, facts)
+        with _device_of(q):
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+            results = documents.forward(q, k, v, found, numbers, causal, keep=True)
+        ctx.save_for_backward(*results[:3], q, k, v, *results[3:5], *found)
+        ctx.how = numbers, causal
+        return results.out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        """Return the gradients of q, k and v."""
+        from querykey.backends.triton import documents, passes
+
+        out, residue, inverse, q, k, v, square, moments, *found = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            empty = (or_empty(x, q) for x in (residue, inverse, q, k, v, square, moments))
+            three = documents_backward(g, out, *empty, *found, *ctx.how)
+        else:
+            results = passes.Results(out, residue, inverse, square, moments)
+            with _device_of(q):
+                g = g.contiguous()
+                three = documents.backward(g, results, q, k, v, Intervals(*found), *ctx.how)
+        return *three, *(None,) * 5
 
 
 def _device_of(q: Tensor) -> AbstractContextManager[Any]:

@@ -168,12 +168,16 @@ class KernelCall:
     @cached_property
     def scaled_gradients(self) -> Launcher:
         """The launch of what the gradients take from the output's gradient."""
+        return self.scaled()
+
+    def scaled(self, heads: int = 1) -> Launcher:
+        """Make the launch of `scaled_gradients`; `heads` lanes have the same documents."""
         rows = self.sizes.lanes * self.sizes.group * self.sizes.queries
         block = VALUES // self.sizes.value_dim
         return Launcher(
             gradients.scaled_gradients, (cut(rows, block),), plans.PLAIN, rows=rows,
-            T=self.sizes.queries, G=self.sizes.group, M=self.sizes.value_dim,
-            KEPT=self.dtype != torch.float32, FAR=self.far, BLOCK=block,
+            T=self.sizes.queries, heads=heads, G=self.sizes.group, M=self.sizes.value_dim,
+            BLOCK=block,
         )  # fmt: skip
 
     @cached_property
@@ -225,12 +229,21 @@ class KernelCall:
 
 
 class SumLaunches:
-    """The launches that sum up the tokens of all chunks, keys or, going backward, queries."""
+    """The launches that sum up the tokens of all chunks, keys or, going backward, queries.
+
+    Of documents, those of more than `longest_near` tokens; `heads` lanes have the same ones.
+    """
 
     def __init__(
-        self, call: KernelCall, tokens: int, group: int, weighted: bool, backward: bool = False
+        self,
+        call: KernelCall,
+        tokens: int,
+        group: int,
+        weighted: bool,
+        backward: bool = False,
+        heads: int = 1,
+        longest_near: int | None = None,
     ):
-        self.weighted = weighted
         lanes, chunk = call.sizes.lanes, call.plan.chunk
         key_dim, value_dim = call.sizes.key_dim, call.sizes.value_dim
         blocks, self.chunks = call.blocks(tokens), cut(tokens, chunk)
@@ -248,7 +261,8 @@ class SumLaunches:
             sums.chunk_sums, (self.square_shape[0] // tiles + 2, asked, lanes), launch,
             T=tokens, blocks=blocks, chunks=self.chunks, G=group, CHUNK=chunk, D=key_dim,
             M=value_dim, STEP=call.step, FIRST=self.chunks - asked if backward else 0,
-            TILES=tiles, EVEN=tokens % chunk == 0, WEIGHTED=weighted, PRECISION=call.precision,
+            TILES=tiles, EVEN=longest_near is None and tokens % chunk == 0, WEIGHTED=weighted,
+            BACKWARD=backward, PRECISION=call.precision, heads=heads, longest_near=longest_near,
         )  # fmt: skip
         size, block = math.prod(self.square_shape), 1024 if key_dim > 32 else 256
         self.parts = cut(size, block) + cut(self.moments_size, block) + 1
@@ -256,7 +270,7 @@ class SumLaunches:
             running.running_sums, (self.parts, lanes), plans.PLAIN, N=tokens, chunks=self.chunks,
             square_size=size, moments_size=self.moments_size, **call.similarity.arguments,
             D=key_dim, M=value_dim, CHUNK=chunk, BLOCK=block, CARRIED=call.carried,
-            BACKWARD=backward, TOTAL=not call.causal,
+            BACKWARD=backward, TOTAL=not call.causal, heads=heads, longest_near=longest_near,
         )  # fmt: skip
 
 

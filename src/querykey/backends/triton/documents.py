@@ -1,14 +1,14 @@
-"""Documents packed into one sequence: brought each into one piece, attended to, and put back.
+"""Documents packed into one sequence: a query sees the keys with its own id.
 
-A query sees the keys with its own id, all of them or those up to itself. Once tokens are sorted by
-id, those of one id in their order, it sees an interval, whatever the ids were: every pair of an
-interval is met, without sums. The equations are in `kernels.documents`.
+All of them or those up to itself. Once tokens are sorted by id, those of one id in their order, it
+sees an interval, whatever the ids were. Where causal calls are long enough for sums, so are their
+long documents; all others are met pair by pair. The equations are in `kernels.documents`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -16,35 +16,45 @@ from torch import Tensor
 
 from querykey.backends.triton import plans
 from querykey.backends.triton.buffers import empty_outputs
-from querykey.backends.triton.call import KernelCall, cut, kernel_call
+from querykey.backends.triton.call import KernelCall, SumLaunches, cut, kernel_call
+from querykey.backends.triton.intervals import Intervals
 from querykey.backends.triton.kernels import documents as kernels
 from querykey.backends.triton.launches import Launcher
-from querykey.backends.triton.passes import Results, scale_gradients
+from querykey.backends.triton.passes import Places, Results, Sums, Tokens, scale_gradients, sum_up
+from querykey.backends.triton.plans import Launch
+
+COPIED = 8192  # entries of tokens that one program copies
 
 
 def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    order: Tensor,
-    table: Tensor,
+    found: Intervals,
     numbers: Sequence[float],
+    causal: bool,
     keep: bool,
 ) -> Results:
-    """Do as `passes.forward`, by the order and the table of `intervals.intervals`."""
-    call = kernel_call(q, k, v, numbers, causal=False, keep=keep, pairs=True)
-    q, k, v = (in_order(x, order) for x in (q, k, v))
+    """Do as `passes.forward` for documents; 1/z is in their order."""
+    launches = _launches(q, k, v, found, numbers, causal, keep)
     out, residue, inverse = empty_outputs(q, v, keep)
-    low, up, _, _, *real = table
-    start = _outputs(call, len(low), residue is not None)
+    low, end, seen, *real = found.table
+    k_sorted, v_sorted = launches.sorted_copy(k, found), launches.sorted_copy(v, found)
+    blocks, sums = None, Sums(None, None, None)
+    if launches.call.far:
+        key_sums, places = launches.key_sums, Places(low, end, found.facts)
+        k_blocks = launches.blocks(key_sums, k, found)
+        tokens = Tokens(k, k_blocks, v, None, k_sorted, v_sorted)
+        sums, _ = sum_up(launches.call, key_sums, tokens, None, places=places)
+        blocks = launches.blocks(launches.query_sums, q, found)
+    start = launches.outputs if residue is None else launches.outputs_and_residue
     start(
-        q_LGTD=q, k_LTD=k, v_LTM=v, low_ET=low, up_ET=up, real_ET=real[0] if real else None,
+        q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v, k_sorted_LTD=k_sorted, v_sorted_LTM=v_sorted,
+        square_LCPDM=sums.square, moments_LCR=sums.moments, order_ET=found.order, low_ET=low,
+        end_ET=end, seen_ET=seen, real_ET=real[0] if real else None, facts_E2=found.facts,
         out_LGTM=out, residue_LGTM=residue, inverse_LGT=inverse,
     )  # fmt: skip
-    inverse = in_order(inverse[..., None], order, back=True)[..., 0]
-    if residue is not None:
-        residue = in_order(residue, order, back=True)
-    return Results(in_order(out, order, back=True), residue, inverse)
+    return Results(out, residue, inverse, sums.square, sums.moments)
 
 
 def backward(
@@ -53,83 +63,199 @@ def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    order: Tensor,
-    table: Tensor,
+    found: Intervals,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.backward`; a causal query is the first that sees its own key."""
-    call = kernel_call(q, k, v, numbers, causal=False, keep=True, pairs=True)
-    e, _, _ = scale_gradients(call, dout, results)
-    e, inverse = (in_order(x[..., None], order) for x in (e, results.inverse))
-    q, k, v, dout = (in_order(x, order) for x in (q, k, v, dout))
+    """Do as `passes.backward` for documents."""
+    launches = _launches(q, k, v, found, numbers, causal, True)
+    call, order = launches.call, found.order
+    low, end, *_ = found.table
+    e = torch.empty_like(results.inverse)
+    g = a = None
+    if call.far:
+        g, a = scale_gradients(launches.scaled_gradients, dout, results, e, order)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    low, up, end, *_ = table
-    _query_gradients(call, len(low))(
-        q_LGTD=q, k_LTD=k, v_LTM=v, dout_LGTM=dout, e_LGT=e, inverse_LGT=inverse, low_ET=low,
-        up_ET=up, dq_LGTD=dq,
+    blocks = launches.blocks(launches.query_sums, q, found) if call.far else None
+    launches.query_gradients(
+        q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v, k_sorted_LTD=launches.sorted_copy(k, found),
+        v_sorted_LTM=launches.sorted_copy(v, found), dout_LGTM=dout, e_LGT=e,
+        inverse_LGT=results.inverse, square_LCPDM=results.square, moments_LCR=results.moments,
+        order_ET=order, low_ET=low, end_ET=end, facts_E2=found.facts, out_LGTM=results.out,
+        residue_LGTM=results.residue, dq_LGTD=dq,
     )  # fmt: skip
-    first = low
-    if causal:
-        first = torch.arange(k.shape[1], device=k.device, dtype=low.dtype)
-        first = first.expand_as(low).contiguous()
-    _key_gradients(call, len(low))(
-        q_LGTD=q, k_LTD=k, v_LTM=v, dout_LGTM=dout, e_LGT=e, inverse_LGT=inverse, low_ET=first,
-        up_ET=end, dk_LTD=dk, dv_LTM=dv,
+    q_sorted, dout_sorted = launches.sorted_copy(q, found), launches.sorted_copy(dout, found)
+    square = moments = None
+    if blocks is not None and g is not None:
+        tokens = Tokens(q, blocks, g, a, q_sorted)
+        places = Places(low, end, found.facts)
+        (square, moments, _), _ = sum_up(call, launches.query_sums, tokens, None, places=places)
+        del g, tokens  # before the next
+        blocks = launches.blocks(launches.key_sums, k, found)
+    launches.key_gradients(
+        q_LGTD=q, k_LTD=k, k_LBDS=blocks, v_LTM=v, dout_LGTM=dout, q_sorted_LGTD=q_sorted,
+        dout_sorted_LGTM=dout_sorted, e_LGT=e, inverse_LGT=results.inverse, square_LCPDM=square,
+        moments_LCR=moments, order_ET=order, low_ET=low, end_ET=end, facts_E2=found.facts,
+        dk_LTD=dk, dv_LTM=dv,
     )  # fmt: skip
-    dq, dk, dv = (in_order(x, order, back=True) for x in (dq, dk, dv))
     return dq, dk, dv
 
 
-def in_order(x: Tensor, order: Tensor, back: bool = False) -> Tensor:
-    """Return x (lanes, ..., T, width) with tokens in each batch entry's order, or undo it."""
-    y, (tokens, width) = torch.empty_like(x), x.shape[-2:]
-    rows = x.numel() // (tokens * width)
-    _permuted(tokens, width, rows, rows // len(order), back)(x_LTW=x, y_LTW=y, order_ET=order)
-    return y
+def _launches(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    found: Intervals,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> DocumentLaunches:
+    """Return the launches of a call, made once for all calls alike."""
+    # Without causal order a query would need the sums of its document behind it as well.
+    call = kernel_call(q, k, v, numbers, causal=causal, keep=keep, pairs=not causal)
+    return _known(call, len(found.order), call.plan.near[keep])
+
+
+class Parts:
+    """Launches that share out one job, each of which leaves the others' blocks alone."""
+
+    def __init__(self, launches: Sequence[Launcher]):
+        self.launches = launches
+
+    def __call__(self, **tensors: Tensor | None) -> None:
+        """Run all on the same tensors."""
+        for launch in self.launches:
+            launch(**tensors)
+
+
+class DocumentLaunches:
+    """The launches of calls alike: how they are cut up, and how many batch entries they have."""
+
+    def __init__(self, call: KernelCall, batch: int, longest_near: int):
+        self.call, self.longest_near = call, longest_near
+        self.heads = call.sizes.lanes // batch  # lanes that share documents
+        self._copies: dict[tuple[int, int], Launcher] = {}
+
+    def sorted_copy(self, x: Tensor, found: Intervals) -> Tensor:
+        """Return x (lanes, ..., T, width) in the order of documents, unwritten if nothing moved."""
+        y, (tokens, width) = torch.empty_like(x), x.shape[-2:]
+        rows = x.numel() // (tokens * width)
+        copy = self._copies.get((rows, width))
+        if copy is None:
+            block, heads = COPIED // width, rows // len(found.order)
+            copy = self._copies[rows, width] = Launcher(
+                kernels.sorted_copy, (cut(tokens, block), rows), plans.PLAIN,
+                T=tokens, heads=heads, WIDTH=width, BLOCK=block,
+            )  # fmt: skip
+        copy(x_LTW=x, y_LTW=y, order_ET=found.order, facts_E2=found.facts)
+        return y
+
+    def blocks(self, sums: SumLaunches, x: Tensor, found: Intervals) -> Tensor:
+        """Return x in order and in blocks with tokens last, unwritten if no document is long."""
+        blocks = x.new_empty(sums.block_shape)
+        start = self._blocks_of_keys if sums is self.key_sums else self._blocks_of_queries
+        start(x_LGTD=x, x_LGBDS=blocks, order_ET=found.order, facts_E2=found.facts)
+        return blocks
+
+    @cached_property
+    def key_sums(self) -> SumLaunches:
+        """The launches that sum up keys and values."""
+        how = {"heads": self.heads, "longest_near": self.longest_near}
+        return SumLaunches(self.call, self.call.sizes.keys, 1, weighted=False, **how)
+
+    @cached_property
+    def query_sums(self) -> SumLaunches:
+        """The launches that sum up queries and gradients of their outputs, with weights."""
+        how = {"heads": self.heads, "longest_near": self.longest_near}
+        sizes = self.call.sizes
+        return SumLaunches(
+            self.call, sizes.queries, sizes.group, weighted=True, backward=True, **how
+        )
+
+    @cached_property
+    def _blocks_of_keys(self) -> Launcher:
+        return self._blocks(1)
+
+    @cached_property
+    def _blocks_of_queries(self) -> Launcher:
+        return self._blocks(self.call.sizes.group)
+
+    def _blocks(self, group: int) -> Launcher:
+        call = self.call
+        sizes, blocks = call.sizes, call.blocks(call.sizes.keys)
+        return Launcher(
+            kernels.sorted_blocks, (blocks, sizes.lanes * group), plans.PLAIN, T=sizes.keys,
+            blocks=blocks, heads=self.heads * group, longest_near=self.longest_near,
+            D=sizes.key_dim, STEP=call.step,
+        )  # fmt: skip
+
+    @cached_property
+    def scaled_gradients(self) -> Launcher:
+        """The launch of what the gradients take from the output's gradient."""
+        return self.call.scaled(self.heads)
+
+    @cached_property
+    def outputs(self) -> Parts:
+        """The launches of the outputs, without room for a residue."""
+        return self._by_query(kernels.document_outputs, self.call.plan.outputs, KEEP=False)
+
+    @cached_property
+    def outputs_and_residue(self) -> Parts:
+        """The launches of the outputs and their residue."""
+        return self._by_query(kernels.document_outputs, self.call.plan.outputs, KEEP=True)
+
+    @cached_property
+    def query_gradients(self) -> Parts:
+        """The launches of the gradients of queries."""
+        return self._by_query(kernels.document_query_gradients, self.call.plan.by_query)
+
+    def _by_query(self, kernel: Any, launches: tuple[Launch, Launch], **more: bool) -> Parts:
+        sizes = self.call.sizes
+        return self._parts(
+            kernel, launches, lambda x: cut(sizes.queries, x.queries), sizes.group, **more
+        )
+
+    @cached_property
+    def key_gradients(self) -> Parts:
+        """The launches of the gradients of keys and values."""
+        launches, keys = self.call.plan.by_key, self.call.sizes.keys
+        return self._parts(kernels.document_key_gradients, launches, lambda x: cut(keys, x.keys), 1)
+
+    def _parts(
+        self,
+        kernel: Any,
+        launches: tuple[Launch, Launch],
+        blocks: Callable[[Launch], int],
+        group: int,
+        **more: bool,
+    ) -> Parts:
+        """Return the launches of a kernel: for blocks with sums, if there are any, and without."""
+        by_sums, by_pairs = launches
+        split = self.call.far
+        if split and blocks(by_sums) != blocks(by_pairs):
+            by_pairs = by_sums  # each block is left to one of both
+        made = []
+        for far, launch in ((True, by_sums), (False, by_pairs)):
+            if far <= split:
+                grid = blocks(launch), self.call.sizes.lanes * group
+                how = {"SPLIT": split, "FAR": far} | self._numbers(launch) | more
+                made.append(Launcher(kernel, grid, launch, **how))
+        return Parts(made)
+
+    def _numbers(self, launch: plans.Launch) -> dict[str, Any]:
+        """Return the numbers that all kernels over queries or keys take."""
+        call = self.call
+        sizes, similarity = call.sizes, call.similarity
+        return {
+            "T": sizes.queries, "heads": self.heads, "blocks": call.blocks(sizes.keys),
+            "chunks": call.tables, "longest_near": self.longest_near, "rise": similarity.rise,
+            "shift": similarity.shift, "offset": similarity.offset or None, "G": sizes.group,
+            "CHUNK": call.plan.chunk, "D": sizes.key_dim, "M": sizes.value_dim, "STEP": call.step,
+            "BQ": launch.queries, "BK": launch.keys, "CAUSAL": call.causal,
+            "PRECISION": call.precision,
+        }  # fmt: skip
 
 
 @lru_cache(maxsize=256)
-def _permuted(tokens: int, width: int, rows: int, heads: int, back: bool) -> Launcher:
-    block = 4096 // width
-    return Launcher(
-        kernels.permuted, (cut(tokens, block), rows), plans.PLAIN,
-        T=tokens, heads=heads, WIDTH=width, BLOCK=block, BACK=back,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=256)
-def _outputs(call: KernelCall, batch: int, keep: bool) -> Launcher:
-    sizes, launch = call.sizes, call.plan.outputs[1]
-    grid = (cut(sizes.queries, launch.queries), sizes.lanes * sizes.group)
-    return Launcher(
-        kernels.document_outputs, grid, launch, offset=call.similarity.offset or None, KEEP=keep,
-        **_numbers(call, batch, launch),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=256)
-def _query_gradients(call: KernelCall, batch: int) -> Launcher:
-    sizes, launch = call.sizes, call.plan.by_query[1]
-    grid = (cut(sizes.queries, launch.queries), sizes.lanes * sizes.group)
-    numbers = _numbers(call, batch, launch)
-    return Launcher(kernels.document_query_gradients, grid, launch, **numbers)
-
-
-@lru_cache(maxsize=256)
-def _key_gradients(call: KernelCall, batch: int) -> Launcher:
-    launch = call.plan.by_key[1]
-    return Launcher(
-        kernels.document_key_gradients, (cut(call.sizes.keys, launch.keys), call.sizes.lanes),
-        launch, offset=call.similarity.offset or None, **_numbers(call, batch, launch),
-    )  # fmt: skip
-
-
-def _numbers(call: KernelCall, batch: int, launch: plans.Launch) -> dict[str, Any]:
-    """Return the numbers that all kernels of documents take."""
-    sizes, similarity = call.sizes, call.similarity
-    return {
-        "T": sizes.queries, "heads": sizes.lanes // batch, "rise": similarity.rise,
-        "shift": similarity.shift, "G": sizes.group, "D": sizes.key_dim, "M": sizes.value_dim,
-        "BQ": launch.queries, "BK": launch.keys, "PRECISION": call.precision,
-    }  # fmt: skip
+def _known(call: KernelCall, batch: int, longest_near: int) -> DocumentLaunches:
+    return DocumentLaunches(call, batch, longest_near)

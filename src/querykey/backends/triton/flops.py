@@ -48,18 +48,24 @@ def backward(
 
 
 def documents_forward(
-    q: Shape, k: Shape, v: Shape, order: Any, table: Any, numbers: Any, causal: bool, keep: bool,
-    **_: Any,
+    q: Shape, k: Shape, v: Shape, order: Any, table: Any, facts: Any, numbers: Any, causal: bool,
+    keep: bool, **_: Any,
 ) -> int:  # fmt: skip
-    """Every pair."""
+    """One document of all tokens: as many operations as without documents."""
+    if causal:
+        return forward(q, k, v, None, None, numbers, causal, keep)
     return 2 * q[0] * q[1] * q[2] * k[1] * (q[3] + v[2])
 
 
 def documents_backward(
-    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, order: Any,
-    table: Any, numbers: Any, causal: bool, **_: Any,
+    g: Shape, out: Shape, more: Any, inverse: Any, q: Shape, k: Shape, v: Shape, square: Any,
+    moments: Any, order: Any, table: Any, facts: Any, numbers: Any, causal: bool, **_: Any,
 ) -> int:  # fmt: skip
-    """The scores twice, the gradient of the weights twice, and dq, dk, dv."""
+    """One document of all tokens: as many operations as without documents."""
+    if causal:
+        return backward(
+            g, out, more, inverse, q, k, v, square, moments, None, None, None, numbers, causal
+        )
     return 2 * q[0] * q[1] * q[2] * k[1] * (4 * q[3] + 3 * v[2])
 
 

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from querykey.backends.operators import unwatched, version
 
 
-def intervals(ids: Tensor, real: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the order (rows, T) that sorts tokens by id, and a table (4, rows, T) in that order.
+class Intervals(NamedTuple):
+    """Tokens sorted by document, and what stands at each place; whole numbers of 32 bits.
 
-    The table: the first key that a query sees, the one after the last, the end of the document, and
-    how many real keys it sees; with padding a fifth row, 1 for real tokens.
+    order (rows, T): the token at each place. table (3, rows, T): the first place of its document,
+    the one after the last, and how many real keys a query sees; with padding a fourth row, 1 for
+    real tokens. facts (rows, 2): the tokens of the longest document, and 1 if a token has moved.
     """
+
+    order: Tensor
+    table: Tensor
+    facts: Tensor
+
+
+def intervals(ids: Tensor, real: Tensor | None, causal: bool) -> Intervals:
+    """Return the intervals for ids (rows, T) and real tokens (rows, T), if there is padding."""
     ids, order = ids.long().sort(stable=True, dim=-1)
     low, end = torch.searchsorted(ids, ids), torch.searchsorted(ids, ids, right=True)
-    up = torch.arange(1, ids.shape[-1] + 1, device=ids.device).expand_as(end) if causal else end
+    place = torch.arange(ids.shape[-1], device=ids.device).expand_as(end)
+    facts = torch.stack([(end - low).amax(-1), (order != place).any(-1)], -1)
+    up = place + 1 if causal else end
     if real is None:
-        return order, torch.stack([low, up, end, up - low]).int()
-    real = real.gather(-1, order)
-    count = torch.nn.functional.pad(real.cumsum(-1), (1, 0))
-    seen = count.gather(-1, up) - count.gather(-1, low)
-    return order, torch.stack([low, up, end, seen, real]).int()
+        table = torch.stack([low, end, up - low])
+    else:
+        real = real.gather(-1, order)
+        count = torch.nn.functional.pad(real.cumsum(-1), (1, 0))
+        table = torch.stack([low, end, count.gather(-1, up) - count.gather(-1, low), real])
+    return Intervals(order.int(), table.int(), facts.int())
+
+
+def kept_intervals(ids: Tensor, batch: torch.Size, causal: bool) -> Intervals:
+    """Return the intervals for ids (*batch or fewer axes, T), found once for a tensor of ids.
+
+    They are found again if the ids have been written to. A graph that is being recorded may get
+    other ids when it runs, and operators are what a compiler sees: neither gets what was kept.
+    """
+    if not unwatched(ids) or (ids.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return intervals(as_rows(ids, batch), None, causal)
+    stream = torch.cuda.current_stream(ids.device) if ids.is_cuda else None
+    how = (version(ids), batch, causal, stream)
+    kept = _KEPT.get(ids)
+    if kept is None or kept[0] != how:
+        kept = _KEPT[ids] = how, intervals(as_rows(ids, batch), None, causal)
+    return kept[1]
+
+
+_KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def as_rows(x: Tensor, batch: torch.Size) -> Tensor:
+    """Return x (..., T) as one row for each of the batch."""
+    return x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)

@@ -24,22 +24,26 @@ class Launcher:
     def __call__(self, **tensors: Tensor | None) -> None:
         """Run the kernel on tensors of one device, by name; None where it does not read one."""
         # What decides on a kernel's version: which tensors there are, their types and alignment.
-        kinds: list[Any] = [*tensors]
-        for x in tensors.values():
+        kinds: list[Any] = [next(iter(tensors.values())).get_device()]  # the first is never None
+        # As numbers: of a tensor, Triton asks the driver where it lies.
+        addresses: list[int | None] = []
+        for name, x in tensors.items():
             if x is None:
-                kinds.append(None)
+                address = None
+                kinds.append(name)
             else:
-                kinds += (x.dtype, x.data_ptr() & 15)
-        device = next(iter(tensors.values())).get_device()  # the first is never None
-        key = (device, *kinds)
+                address = x.data_ptr()
+                kinds += (name, x.dtype, address & 15)
+            addresses.append(address)
+        key = tuple(kinds)
         known = self._known.get(key)
         if known is None:
             self._start(key, tensors)
             return
         run, numbers, places = known
         args = numbers.copy()
-        for place, x in zip(places, tensors.values(), strict=True):
-            args[place] = x
+        for place, address in zip(places, addresses, strict=True):
+            args[place] = address
         run(*args)
 
     def _start(self, key: tuple, tensors: dict[str, Tensor | None]) -> None:

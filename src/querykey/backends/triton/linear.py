@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 
 from querykey.attention import Kernel, PowerSeries
-from querykey.backends.triton.autograd import differentiable, keeps
-from querykey.backends.triton.buffers import filled, folded
-from querykey.backends.triton.intervals import intervals
-from querykey.backends.triton.ops import (
-    documents_forward,
-    triton_decode,
-    triton_extend,
-)
+from querykey.backends.triton.autograd import differentiable, differentiable_documents
+from querykey.backends.triton.buffers import filled
+from querykey.backends.triton.intervals import Intervals, as_rows, intervals, kept_intervals
+from querykey.backends.triton.ops import triton_decode, triton_extend
 
 
 def attend(
@@ -49,15 +45,18 @@ def attend(
         return attend(
             q[None], k[None], v[None], kernel, causal=causal, real=real, decay=decay, ids=ids
         )[0]
-    order = table = None
+    found = None
     if ids is not None:
         batch = k.shape[:-3]
-        order, table = intervals(_rows(ids, batch), _rows(real, batch), causal)
+        if real is None:
+            found = kept_intervals(ids, batch, causal)
+        else:
+            found = intervals(as_rows(ids, batch), as_rows(real, batch), causal)
     if real is not None:
-        q, k, v = _without_padding(q, k, v, real, causal, order, table)
+        q, k, v = _without_padding(q, k, v, real, causal, found)
     q, k, v = filled(q), filled(k), filled(v)
-    if order is not None and table is not None:
-        out = _documents(q, k, v, order, table, kernel, causal)
+    if found is not None:
+        out = differentiable_documents(q, k, v, found, numbers_of(kernel), causal)
     else:
         if real is not None:
             lanes = k.shape[:-2].numel()
@@ -73,12 +72,11 @@ def _without_padding(
     v: Tensor,
     real: Tensor,
     causal: bool,
-    order: Tensor | None,
-    table: Tensor | None,
+    found: Intervals | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tensors with zeros for keys that are no tokens and queries that see no token."""
-    if order is not None and table is not None:
-        seen = table[3].gather(-1, order.argsort(-1)).view(real.shape)
+    if found is not None:
+        seen = found.table[2].gather(-1, found.order.argsort(-1)).view(real.shape)
     else:
         seen = real.cumsum(-1) if causal else real.sum(-1, keepdim=True)
     looking, present = (x[..., None, :, None] for x in (seen > 0, real))
@@ -89,17 +87,6 @@ def _gates(decay: Tensor, real: Tensor | None) -> Tensor:
     """Return the logarithms of gates (..., kv_heads, S) as (lanes, S); those of padding are 0."""
     decay = decay.reshape(-1, decay.shape[-1]).float().contiguous()
     return decay if real is None else torch.where(real, decay, 0)
-
-
-def _documents(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, table: Tensor, kernel: Kernel, causal: bool
-) -> Tensor:
-    """Return what queries get that see their own document alone."""
-    shape = (*q.shape[:-1], v.shape[-1])
-    keep = keeps(q, k, v)
-    q, k, v = folded(q, k, v)
-    out = documents_forward(q, k, v, order, table, numbers_of(kernel), causal, keep)[0]
-    return out.view(shape)
 
 
 def extend(
@@ -151,8 +138,3 @@ def numbers_of(kernel: Kernel) -> tuple[float, ...]:
     """Return the kernel's scale and the coefficients c0, c1, c2 of its similarity."""
     assert isinstance(kernel.features, PowerSeries)
     return (float(kernel.scale), *map(float, kernel.features.coefficients))
-
-
-def _rows(x: Tensor | None, batch: torch.Size) -> Tensor | None:
-    """Return x (..., S) as one row for each of the batch."""
-    return None if x is None else x.expand(*batch, x.shape[-1]).reshape(batch.numel(), -1)

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 from querykey.backends.operators import no_second_derivative, operator
 from querykey.backends.triton import flops
 from querykey.backends.triton.buffers import empty_outputs, empty_sums
+from querykey.backends.triton.intervals import Intervals
 from querykey.backends.triton.plans import plan
 
 
@@ -64,7 +65,8 @@ def _empty_results(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return tensors shaped like the results of `triton_forward`."""
-    out, residue, inverse = _empty_documents(q, k, v, keep)
+    out, residue, inverse = empty_outputs(q, v, keep)
+    residue = or_empty(residue, q)
     table = q.new_empty(0)
     if keep and decay is not None:
         table = decay.new_empty((decay.shape[0], 5, decay.shape[1]))
@@ -134,25 +136,42 @@ def _documents_forward(
     v: Tensor,
     order: Tensor,
     table: Tensor,
+    facts: Tensor,
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `triton_forward`, for tokens that see those of their document alone.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return out, residue, 1/z, square and moments as `triton_forward` does, for documents.
 
-    order and table are those of `intervals`.
+    order, table and facts are those of `intervals`; 1/z is in that order.
     """
     from querykey.backends.triton import documents
 
+    found = Intervals(order, table, facts)
     with torch.cuda.device_of(q):
-        out, residue, inverse, *_ = documents.forward(q, k, v, order, table, numbers, keep)
-    return out, or_empty(residue, q), inverse
+        results = documents.forward(q, k, v, found, numbers, causal, keep)
+    out, residue, inverse, *sums = results[:5]
+    sums = sums if keep else [None] * len(sums)
+    return out, or_empty(residue, q), inverse, *(or_empty(x, q) for x in sums)
 
 
-def _empty_documents(q: Tensor, k: Tensor, v: Tensor, *how: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tensors shaped like outputs, residue and 1/z; the last argument is `keep`."""
-    out, residue, inverse = empty_outputs(q, v, keep=how[-1])
-    return out, or_empty(residue, q), inverse
+def _empty_documents(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    order: Tensor,
+    table: Tensor,
+    facts: Tensor,
+    numbers: Sequence[float],
+    causal: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return tensors shaped like the results of `triton_documents_forward`."""
+    out, residue, inverse = empty_outputs(q, v, keep)
+    square = moments = q.new_empty(0)
+    if causal and keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
+        square, moments, _ = empty_sums(q, v, causal, weighted=False)
+    return out, or_empty(residue, q), inverse, square, moments
 
 
 def _documents_backward(
@@ -163,19 +182,21 @@ def _documents_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    square: Tensor,
+    moments: Tensor,
     order: Tensor,
     table: Tensor,
+    facts: Tensor,
     numbers: Sequence[float],
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v, by what `triton_documents_forward` has kept."""
     from querykey.backends.triton import documents, passes
 
-    results = passes.Results(out, _or_none(residue), inverse)
+    results = passes.Results(out, _or_none(residue), inverse, _or_none(square), _or_none(moments))
+    found = Intervals(order, table, facts)
     with torch.cuda.device_of(q):
-        return documents.backward(
-            g.contiguous(), results, q, k, v, order, table, numbers, causal
-        )  # fmt: skip
+        return documents.backward(g.contiguous(), results, q, k, v, found, numbers, causal)
 
 
 def _decode(
@@ -232,14 +253,14 @@ def _derive(ctx: Any, g: Tensor, *_: None) -> tuple:
     return *three, None, for_decay if for_decay.numel() else None, *(None,) * 3
 
 
-def _remember_documents(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    q, k, v, order, table, *ctx.rest, _ = inputs
-    ctx.save_for_backward(*output, q, k, v, order, table)
+def _remember_documents(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    q, k, v, order, table, facts, *ctx.rest, _ = inputs
+    ctx.save_for_backward(*output[:3], q, k, v, *output[3:], order, table, facts)
     ctx.set_materialize_grads(False)
 
 
 def _derive_documents(ctx: Any, g: Tensor, *_: None) -> tuple:
-    return *documents_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
+    return *documents_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 6
 
 
 triton_forward = operator("triton_forward", _forward, _empty_results)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, kernel_call
+from querykey.backends.triton.launches import Launcher
 
 
 class Sums(NamedTuple):
@@ -60,6 +61,16 @@ class Tokens(NamedTuple):
     blocks: Tensor  # of x, transposed
     y: Tensor
     weights: Tensor | None
+    x_sorted: Tensor | None = None  # copies in the order of documents, if a token has moved
+    y_sorted: Tensor | None = None
+
+
+class Places(NamedTuple):
+    """Where documents stand once each is in one piece, as `kernels.intervals` says."""
+
+    low: Tensor
+    end: Tensor
+    facts: Tensor
 
 
 def forward(
@@ -157,7 +168,8 @@ def backward(
     gates, gated = results.gates, results.gates is not None
     call = kernel_call(q, k, v, numbers, causal=causal, keep=True, gated=gated)
     seen = real.to(torch.uint8).contiguous() if gated and real is not None else None
-    e, g, a = scale_gradients(call, dout, results)
+    e = torch.empty_like(results.inverse)
+    g, a = scale_gradients(call.scaled_gradients, dout, results, e) if call.far else (None, None)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     by_query = torch.empty_like(e) if gated else None
     by_key = k.new_empty(k.shape[:-1], dtype=torch.float32) if gated else None
@@ -165,10 +177,11 @@ def backward(
     call.query_gradients(
         q_LGTD=q, q_LGBDS=blocks, k_LND=k, v_LNM=v, dout_LGTM=dout, e_LGT=e,
         inverse_LGT=results.inverse, square_LCPDM=results.square, moments_LCR=results.moments,
-        real_LN=seen, count_LC=results.count, gates_L5N=gates, dq_LGTD=dq, total_LGT=by_query,
+        real_LN=seen, count_LC=results.count, gates_L5N=gates, out_LGTM=results.out,
+        residue_LGTM=results.residue, dq_LGTD=dq, total_LGT=by_query,
     )  # fmt: skip
     square = moments = count = borders = None
-    if g is not None:
+    if g is not None and a is not None:
         launches, keys = call.query_sums, None
         if gated:
             keys = Sums(results.square, results.moments, results.count)
@@ -196,17 +209,16 @@ def backward(
 
 
 def scale_gradients(
-    call: KernelCall, dout: Tensor, results: Results
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return e of `kernels.gradients`, and g and a where queries are summed up."""
-    e = torch.empty_like(results.inverse)
-    g = torch.empty_like(results.out) if call.far else None
-    a = torch.empty_like(e) if call.far else None
-    call.scaled_gradients(
+    start: Launcher, dout: Tensor, results: Results, e: Tensor, order: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Write e of `kernels.gradients`, and return g and a, by which queries are summed up."""
+    g, a = torch.empty_like(results.out), torch.empty_like(e)
+    start(
         dout_LGTM=dout, out_LGTM=results.out, residue_LGTM=results.residue,
-        inverse_LGT=results.inverse, gates_L5N=results.gates, e_LGT=e, g_LGTM=g, a_LGT=a,
+        inverse_LGT=results.inverse, gates_L5N=results.gates, order_ET=order, e_LGT=e, g_LGTM=g,
+        a_LGT=a,
     )  # fmt: skip
-    return e, g, a
+    return g, a
 
 
 def transpose(launches: SumLaunches, x: Tensor) -> Tensor:
@@ -224,6 +236,7 @@ def sum_up(
     past: Sums | None = None,
     keys: Sums | None = None,
     borders: Tensor | None = None,
+    places: Places | None = None,
 ) -> tuple[Sums, Sums | None]:
     """Return the running sums of tokens, per chunk over all before it, or after it for queries.
 
@@ -235,9 +248,11 @@ def sum_up(
     square = x.new_empty((*tables, *launches.square_shape))
     moments = x.new_empty((*tables, launches.moments_size), dtype=torch.float32)
     count = None if weights is None else x.new_empty(tables, dtype=torch.float32)
+    low, end, facts = places or (None, None, None)
     launches.chunk_sums(
         x_LGTD=x, x_LGBDS=tokens.blocks, y_LGTM=tokens.y, w_LGT=weights, square_LCPDM=square,
-        moments_LCR=moments, count_LC=count,
+        moments_LCR=moments, count_LC=count, x_sorted_LGTD=tokens.x_sorted,
+        y_sorted_LGTM=tokens.y_sorted, low_ET=low, end_ET=end, facts_E2=facts,
     )  # fmt: skip
     before = past or Sums(None, None, None)
     after = None if past is None else Sums(*map(torch.empty_like, past))
@@ -249,7 +264,7 @@ def sum_up(
         count_before_L=before.count, square_after_LE=into.square, moments_after_LR=into.moments,
         count_after_L=into.count, gates_L5N=gates,
         other_square_LCE=keys.square, other_moments_LCR=keys.moments, other_count_LC=keys.count,
-        borders_LAC=borders,
+        borders_LAC=borders, low_ET=low, end_ET=end, facts_E2=facts,
     )  # fmt: skip
     if not call.causal:
         square, moments = square[:, :1].contiguous(), moments[:, :1].contiguous()

@@ -37,39 +37,43 @@ from querykey.backends.triton.kernels.sums import read_whole, tiles
 
 @triton.jit
 def scaled_gradients(
-    dout_LGTM, out_LGTM, residue_LGTM, inverse_LGT, gates_L5N, e_LGT, g_LGTM, a_LGT, rows, T,
-    G: tl.constexpr, M: tl.constexpr, KEPT: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr,
+    dout_LGTM, out_LGTM, residue_LGTM, inverse_LGT, gates_L5N, order_ET, e_LGT, g_LGTM, a_LGT,
+    rows, T, heads, G: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write e = -o.out for BLOCK queries, and where FAR also g = o / z and a = -g.out.
+    """Write e = -o.out, g = o / z and a = -g.out for BLOCK of the `rows` queries of all rows.
 
-    There are `rows` queries in all rows together; o is dout, 1 / z is inverse; KEPT says that there
-    is a residue to add to out. With gates, g is what is left of it before its chunk.
+    o is dout, 1 / z is inverse, out may have its residue beside it. With gates, g is what is left
+    of it before its chunk. Where there is an order, see `intervals`, dout, out and residue are
+    looked up in it.
     """
     m = tl.arange(0, M)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = t < rows
-    at = t[:, None] * M + m[None, :]
+    here = t[:, None] * M + m[None, :]
+    at = here
+    if order_ET is not None:
+        row = t // T
+        place = tl.load(order_ET + row // (G * heads) * T + t % T, mask=real, other=0)
+        at = (row * T + place)[:, None] * M + m[None, :]
     o = tl.load(dout_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
     out = tl.load(out_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
-    if KEPT:
+    if residue_LGTM is not None:
         out += tl.load(residue_LGTM + at, mask=real[:, None], other=0.0).to(tl.float32)
     tl.store(e_LGT + t, -tl.sum(o * out, 1), mask=real)
-    if FAR:
-        inverse = tl.load(inverse_LGT + t, mask=real, other=0.0)
-        if gates_L5N is not None:
-            lane, token = t // (G * T), t % T
-            inverse *= tl.load(gates_L5N + lane * 5 * T + 4 * T + token, mask=real, other=0.0)
-        g = o * inverse[:, None]
-        g = g.to(g_LGTM.dtype.element_ty)
-        tl.store(g_LGTM + at, g, mask=real[:, None])
-        # Of the g that is stored: g.v + a is a difference, and vanishes where it should.
-        tl.store(a_LGT + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
+    inverse = tl.load(inverse_LGT + t, mask=real, other=0.0)
+    if gates_L5N is not None:
+        lane, token = t // (G * T), t % T
+        inverse *= tl.load(gates_L5N + lane * 5 * T + 4 * T + token, mask=real, other=0.0)
+    g = (o * inverse[:, None]).to(g_LGTM.dtype.element_ty)
+    tl.store(g_LGTM + here, g, mask=real[:, None])
+    # Of the g that is stored: g.v + a is a difference, and vanishes where it should.
+    tl.store(a_LGT + t, -tl.sum(g.to(tl.float32) * out, 1), mask=real)
 
 
 @triton.jit
 def query_gradients(
     q_LGTD, q_LGBDS, k_LND, v_LNM, dout_LGTM, e_LGT, inverse_LGT, square_LCPDM, moments_LCR,
-    real_LN, count_LC, gates_L5N, dq_LGTD, total_LGT,
+    real_LN, count_LC, gates_L5N, out_LGTM, residue_LGTM, dq_LGTD, total_LGT,
     T, blocks, N, chunks, rows_at_once, rise, shift, offset,
     G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     BQ: tl.constexpr, BK: tl.constexpr, GRANULE: tl.constexpr, CAUSAL: tl.constexpr,
@@ -77,6 +81,7 @@ def query_gradients(
 ):  # fmt: skip
     """Write dq_i (D) = sum_j w_ij f'(d_ij) k_j for BQ queries i of one row; with gates sum_j p_ij.
 
+    Where all keys are near, e = -o.out is found here and written, out having its residue beside it.
     Far keys, by the sums over (k, v) before the chunk, give 2 rise / z_i times
     r = rise sum_b q_b (o S_b^T) + shift S1 o + e (rise Z2 q + shift Z1)
     to dq, and (rise q.r + rise shift q.(S1 o + e Z1) + (shift^2 + offset) (S0.o + e count)) / z_i
@@ -88,23 +93,24 @@ def query_gradients(
     t = block * BQ + tl.arange(0, BQ)
     real = t < T
     o = load_tokens(dout_LGTM + row * T * M, t, T, M)
-    e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
+    if FAR:
+        e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
+    else:
+        e = against_output(o, out_LGTM, residue_LGTM, row, t, T, M)
+        tl.store(e_LGT + row * T + t, e, mask=real)
     acc = tl.zeros((BQ, D), tl.float32)
     total = tl.zeros((BQ,), tl.float32)
     chunk = block * BQ // CHUNK if CAUSAL and FAR else 0
     if FAR:
         some = tl.where(chunk > 0, 1, 0) if CAUSAL else 1
         square_LCPDM += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
         q_i = q_LGBDS + row * blocks * STEP * D + (t // STEP) * (STEP * D) + t % STEP
         q = tl.trans(tl.load(q_i[None, :] + d[:, None] * STEP))
-        acc = rise * read_whole(o, q_i, square_LCPDM, some, D, M, STEP, BQ, True, PRECISION)
-        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
-        s1 = tl.load(moments_LCR + d[:, None] * M + m[None, :])
-        z2 = tl.load(moments_LCR + D * M + d[:, None] * D + d[None, :])
-        z1 = tl.load(moments_LCR + D * M + D * D + M + d)
-        slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PRECISION) + shift * z1[None, :]
-        linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PRECISION)
-        acc += shift * linear + e[:, None] * slope
+        acc, linear, z1 = far_query_gradients(
+            q, o, e, q_i, square_LCPDM, moments_LCR, some, rise, shift, D=D, M=M, STEP=STEP, BQ=BQ,
+            PRECISION=PRECISION,
+        )  # fmt: skip
         if gates_L5N is not None:
             linear = rise * (acc + shift * (linear + e[:, None] * z1[None, :]))
             s0 = tl.load(moments_LCR + D * M + D * D + m)
@@ -152,6 +158,35 @@ def query_gradients(
 
 
 @triton.jit
+def against_output(o, out_LGTM, residue_LGTM, row, place, T, M: tl.constexpr):
+    """Return e = -o.out for gradients o (BQ, M) of the outputs at `place` of a row."""
+    out = load_tokens(out_LGTM + row * T * M, place, T, M).to(tl.float32)
+    if residue_LGTM is not None:
+        out += load_tokens(residue_LGTM + row * T * M, place, T, M).to(tl.float32)
+    return -tl.sum(o.to(tl.float32) * out, 1)
+
+
+@triton.jit
+def far_query_gradients(
+    q, o, e, q_i, square_PDM, moments_R, some, rise, shift,
+    D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, BQ: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return r of `query_gradients` (BQ, D), S1 o and Z1.
+
+    q_i and `some` are as in `sums.read_halves`.
+    """
+    d, m = tl.arange(0, D), tl.arange(0, M)
+    acc = rise * read_whole(o, q_i, square_PDM, some, D, M, STEP, BQ, True, PRECISION)
+    s1 = tl.load(moments_R + d[:, None] * M + m[None, :])
+    z2 = tl.load(moments_R + D * M + d[:, None] * D + d[None, :])
+    z1 = tl.load(moments_R + D * M + D * D + M + d)
+    slope = rise * tl.dot(q, z2.to(q.dtype), input_precision=PRECISION) + shift * z1[None, :]
+    linear = tl.dot(o, tl.trans(s1.to(o.dtype)), input_precision=PRECISION)
+    return acc + shift * linear + e[:, None] * slope, linear, z1
+
+
+@triton.jit
 def key_gradients(
     q_LGTD, k_LND, k_LBDS, v_LNM, dout_LGTM, e_LGT, inverse_LGT, square_LCPDM, moments_LCR,
     count_LC, gates_L5N, dk_LND, dv_LNM, total_LN,
@@ -181,20 +216,13 @@ def key_gradients(
     if FAR:
         some = tl.where(chunk + 1 < chunks, 1, 0) if CAUSAL else 1
         square_LCPDM += (lane * chunks + chunk) * (3 * D // 4) * D * M
+        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
         k_i = k_LBDS + lane * blocks * STEP * D + (u // STEP) * (STEP * D) + u % STEP
         k = tl.trans(tl.load(k_i[None, :] + d[:, None] * STEP))
-        dk, dv = _read_both(k, v, k_i, square_LCPDM, some, D, M, STEP, BK, PRECISION)
-        moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
-        r1 = tl.load(moments_LCR + d[:, None] * M + m[None, :])
-        y2 = tl.load(moments_LCR + D * M + d[:, None] * D + d[None, :])
-        r0 = tl.load(moments_LCR + D * M + D * D + m)
-        y1 = tl.load(moments_LCR + D * M + D * D + M + d)
-        r1 = r1.to(k.dtype)
-        linear = tl.dot(v, tl.trans(r1), input_precision=PRECISION) + y1[None, :]
-        slope = tl.dot(k, y2.to(k.dtype), input_precision=PRECISION)
-        dk = rise * (dk + slope) + shift * linear
-        dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PRECISION))
-        dv += lowest(shift, offset) * r0[None, :]
+        dk, dv, slope, y1 = far_key_gradients(
+            k, v, k_i, square_LCPDM, moments_LCR, some, rise, shift, offset, D=D, M=M, STEP=STEP,
+            BK=BK, PRECISION=PRECISION,
+        )  # fmt: skip
         if gates_L5N is not None:
             slope = rise * (rise * slope + 2 * shift * y1[None, :])
             total = tl.sum(k * slope, 1) + tl.sum(v * dv, 1)
@@ -247,6 +275,30 @@ def key_gradients(
     tl.store(dv_LNM + at_v, dv.to(dv_LNM.dtype.element_ty), mask=real[:, None])
     if total_LN is not None:
         tl.store(total_LN + lane * N + u, total, mask=real)
+
+
+@triton.jit
+def far_key_gradients(
+    k, v, k_i, square_PDM, moments_R, some, rise, shift, offset,
+    D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return what far queries give to dk / (2 rise) and dv of `key_gradients`, Y2 k, and Y1.
+
+    k_i and `some` are as in `sums.read_halves`.
+    """
+    d, m = tl.arange(0, D), tl.arange(0, M)
+    dk, dv = _read_both(k, v, k_i, square_PDM, some, D, M, STEP, BK, PRECISION)
+    r1 = tl.load(moments_R + d[:, None] * M + m[None, :])
+    y2 = tl.load(moments_R + D * M + d[:, None] * D + d[None, :])
+    r0 = tl.load(moments_R + D * M + D * D + m)
+    y1 = tl.load(moments_R + D * M + D * D + M + d)
+    r1 = r1.to(k.dtype)
+    linear = tl.dot(v, tl.trans(r1), input_precision=PRECISION) + y1[None, :]
+    slope = tl.dot(k, y2.to(k.dtype), input_precision=PRECISION)
+    dk = rise * (dk + slope) + shift * linear
+    dv = rise * (rise * dv + 2 * shift * tl.dot(k, r1, input_precision=PRECISION))
+    return dk, dv + lowest(shift, offset) * r0[None, :], slope, y1
 
 
 @triton.jit

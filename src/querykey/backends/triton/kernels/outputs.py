@@ -46,34 +46,26 @@ def outputs(
     """
     block, row = scheduled(rows_at_once, LAST_FIRST=CAUSAL, FAR=FAR)
     lane = row // G
-    d, m = tl.arange(0, D), tl.arange(0, M)
+    d = tl.arange(0, D)
     t = block * BQ + tl.arange(0, BQ)
     acc = tl.zeros((BQ, M), tl.float32)
     z = tl.zeros((BQ,), tl.float32)
-    c0, c1, c2 = lowest(shift, offset), 2 * rise * shift, rise * rise
     chunk = block * BQ // CHUNK if CAUSAL and FAR else 0
     if FAR:
         # Before the first chunk there is nothing to add up, unless a state came before it.
         some = tl.where(chunk > 0, 1, 0) if CAUSAL and not CARRIED else 1
         square_LCPDM += (lane * chunks + chunk) * (3 * D // 4) * D * M
-        # From here q_i, which the sums are read with one by one, is near at hand.
-        q_i = q_LGBDS + row * blocks * STEP * D + (t // STEP) * (STEP * D) + t % STEP
-        q = tl.trans(tl.load(q_i[None, :] + d[:, None] * STEP))
-        if D < 32:  # the least that a product can add up is 16
-            acc = c2 * read_whole(q, q_i, square_LCPDM, some, D, M, STEP, BQ, False, PRECISION)
-        else:
-            acc = c2 * read_halves(q, q_i, square_LCPDM, some, D, M, STEP, BQ, PRECISION)
         moments_LCR += (lane * chunks + chunk) * (D * M + D * D + M + D)
-        s1 = tl.load(moments_LCR + d[:, None] * M + m[None, :])
-        z2 = tl.load(moments_LCR + D * M + d[:, None] * D + d[None, :])
-        s0 = tl.load(moments_LCR + D * M + D * D + m)
-        z1 = tl.load(moments_LCR + D * M + D * D + M + d)
-        acc += c1 * tl.dot(q, s1.to(q.dtype), input_precision=PRECISION) + c0 * s0[None, :]
-        slope = c2 * tl.dot(q, z2.to(q.dtype), input_precision=PRECISION) + c1 * z1[None, :]
         count = chunk * CHUNK if CAUSAL else N
         if count_LC is not None:
             count = tl.load(count_LC + lane * chunks + chunk)
-        z = tl.sum(slope * q.to(tl.float32), 1) + c0 * count
+        q_i = q_LGBDS + row * blocks * STEP * D + (t // STEP) * (STEP * D) + t % STEP
+        # From here q_i, which the sums are read with one by one, is near at hand.
+        q = tl.trans(tl.load(q_i[None, :] + d[:, None] * STEP))
+        acc, z = far_outputs(
+            q, q_i, square_LCPDM, moments_LCR, count, some, rise, shift, offset, D=D, M=M,
+            STEP=STEP, BQ=BQ, PRECISION=PRECISION,
+        )  # fmt: skip
     else:
         q = load_tokens(q_LGTD + row * T * D, t, T, D)
     if NEAR:
@@ -107,4 +99,30 @@ def outputs(
             N=N, rise=rise, shift=shift, offset=offset, D=D, M=M, BK=BK, GRANULE=GRANULE,
             EDGE=True, PRECISION=PRECISION,
         )  # fmt: skip
-    write_outputs(acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, T, M, KEEP)
+    write_outputs(acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, t, T, M, KEEP)
+
+
+@triton.jit
+def far_outputs(
+    q, q_i, square_PDM, moments_R, count, some, rise, shift, offset,
+    D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, BQ: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the sum of values (BQ, M) and the normaliser (BQ,) of far keys, for queries q (BQ, D).
+
+    q_i points at q_0 of every query, q_1 being STEP further on; where `some` is 0 the square is not
+    read, being zeros.
+    """
+    d, m = tl.arange(0, D), tl.arange(0, M)
+    c0, c1, c2 = lowest(shift, offset), 2 * rise * shift, rise * rise
+    if D < 32:  # the least that a product can add up is 16
+        acc = c2 * read_whole(q, q_i, square_PDM, some, D, M, STEP, BQ, False, PRECISION)
+    else:
+        acc = c2 * read_halves(q, q_i, square_PDM, some, D, M, STEP, BQ, PRECISION)
+    s1 = tl.load(moments_R + d[:, None] * M + m[None, :])
+    z2 = tl.load(moments_R + D * M + d[:, None] * D + d[None, :])
+    s0 = tl.load(moments_R + D * M + D * D + m)
+    z1 = tl.load(moments_R + D * M + D * D + M + d)
+    acc += c1 * tl.dot(q, s1.to(q.dtype), input_precision=PRECISION) + c0 * s0[None, :]
+    slope = c2 * tl.dot(q, z2.to(q.dtype), input_precision=PRECISION) + c1 * z1[None, :]
+    return acc, tl.sum(slope * q.to(tl.float32), 1) + c0 * count

@@ -210,17 +210,19 @@ def add_key_gradients(
 
 @triton.jit
 def write_outputs(
-    acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, T, M: tl.constexpr, KEEP: tl.constexpr
+    acc, z, out_LGTM, residue_LGTM, inverse_LGT, row, t, place, T,
+    M: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Write out = acc / z, residue = acc / z - out, and 1 / z; zeros where z is 0.
 
-    acc (BQ, M), z (BQ,). The residue is what rounding the output took from it.
+    acc (BQ, M), z (BQ,). The residue is what rounding the output took from it. Token t has its
+    1 / z at t, and its output and residue at `place`.
     """
     real, m = t < T, tl.arange(0, M)
     inverse = tl.where(z == 0, 0.0, 1.0 / z)
     acc *= inverse[:, None]
     out = acc.to(out_LGTM.dtype.element_ty)
-    at = row * T * M + t[:, None] * M + m[None, :]
+    at = row * T * M + place[:, None] * M + m[None, :]
     tl.store(out_LGTM + at, out, mask=real[:, None])
     if KEEP:
         residue = (acc - out.to(tl.float32)).to(residue_LGTM.dtype.element_ty)

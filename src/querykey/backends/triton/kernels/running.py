@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from querykey.backends.triton.kernels.intervals import asked, longest
 from querykey.backends.triton.kernels.pairs import lowest
 
 
@@ -20,8 +21,8 @@ from querykey.backends.triton.kernels.pairs import lowest
 def running_sums(
     square_LCE, moments_LCR, count_LC, square_before_LE, moments_before_LR, count_before_L,
     square_after_LE, moments_after_LR, count_after_L, gates_L5N,
-    other_square_LCE, other_moments_LCR, other_count_LC, borders_LAC,
-    N, chunks, square_size, moments_size, rise, shift, offset,
+    other_square_LCE, other_moments_LCR, other_count_LC, borders_LAC, low_ET, end_ET, facts_E2,
+    N, chunks, heads, longest_near, square_size, moments_size, rise, shift, offset,
     D: tl.constexpr, M: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
 ):  # fmt: skip
@@ -31,12 +32,17 @@ def running_sums(
     the first. Where CARRIED, sums begin with those before, and what all chunks come to is written
     to those after. Where there are `other` sums, of all keys before a chunk, the A programs of a
     lane share out what pairs of these and of all queries from the chunk on add up to: the sum of
-    p of `gradients`, by chunk.
+    p of `gradients`, by chunk. Sums of documents, see `intervals`, are of one document each.
     """
     part, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     few = tl.cdiv(moments_size, BLOCK)
     if gates_L5N is not None:
         gates_L5N += lane * 5 * N
+    if facts_E2 is not None:
+        e = lane // heads
+        low_ET, end_ET = low_ET + e * N, end_ET + e * N
+        if longest(facts_E2, e) <= longest_near:
+            return
     if borders_LAC is not None:
         borders_LAC += (lane * tl.num_programs(0) + part) * chunks
     c0, c1, c2 = lowest(shift, offset), 2 * rise * shift, rise * rise
@@ -44,8 +50,9 @@ def running_sums(
         if count_LC is not None:
             _run(
                 count_LC, count_before_L, count_after_L, other_count_LC,
-                tl.full((1,), c0, tl.float32), borders_LAC, gates_L5N, N, tl.arange(0, 1), lane,
-                chunks, 1, CHUNK=CHUNK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
+                tl.full((1,), c0, tl.float32), borders_LAC, gates_L5N, low_ET, end_ET, longest_near,
+                N, tl.arange(0, 1), lane, chunks, 1,
+                CHUNK=CHUNK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
             )  # fmt: skip
     elif part <= few:
         r = (part - 1) * BLOCK + tl.arange(0, BLOCK)
@@ -54,7 +61,7 @@ def running_sums(
         of_r = tl.where((r >= D * M + D * D) & (r < D * M + D * D + M), c0, of_r)
         _run(
             moments_LCR, moments_before_LR, moments_after_LR, other_moments_LCR, of_r,
-            borders_LAC, gates_L5N, N, r, lane, chunks, moments_size,
+            borders_LAC, gates_L5N, low_ET, end_ET, longest_near, N, r, lane, chunks, moments_size,
             CHUNK=CHUNK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
         )  # fmt: skip
     else:
@@ -63,15 +70,16 @@ def running_sums(
         twice = (s // (D * M) < D // 2) & (s // M % D >= D // 2)
         _run(
             square_LCE, square_before_LE, square_after_LE, other_square_LCE,
-            tl.where(twice, 2 * c2, c2), borders_LAC, gates_L5N, N, s, lane, chunks, square_size,
-            CHUNK=CHUNK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
+            tl.where(twice, 2 * c2, c2), borders_LAC, gates_L5N, low_ET, end_ET, longest_near, N, s,
+            lane, chunks, square_size, CHUNK=CHUNK, CARRIED=CARRIED, BACKWARD=BACKWARD, TOTAL=TOTAL,
         )  # fmt: skip
 
 
 @triton.jit
 def _run(
-    sums_LCE, before_LE, after_LE, other_LCE, factor, borders_C, gates_5N, N, at, lane, chunks,
-    size, CHUNK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
+    sums_LCE, before_LE, after_LE, other_LCE, factor, borders_C, gates_5N, low_N, end_N,
+    longest_near, N, at, lane, chunks, size,
+    CHUNK: tl.constexpr, CARRIED: tl.constexpr, BACKWARD: tl.constexpr, TOTAL: tl.constexpr,
 ):  # fmt: skip
     """Do as `running_sums` for the entries `at` of the `size` of one table."""
     inside = at < size
@@ -82,10 +90,16 @@ def _run(
     if CARRIED:
         total = tl.load(before_LE + lane * size + at, mask=inside, other=0.0)
     for turn in tl.range(0, chunks, num_stages=4):
-        more = tl.load(sums_LCE + here, mask=inside, other=0.0).to(tl.float32)
+        chunk = chunks - 1 - turn if BACKWARD else turn
+        there = inside
+        if low_N is not None:
+            low, up, goes_on = asked(low_N, end_N, chunk, N, longest_near, CHUNK, BACKWARD)
+            there = at < tl.where(low < up, size, 0)
+        more = tl.load(sums_LCE + here, mask=there, other=0.0).to(tl.float32)
         if not TOTAL:
             tl.store(sums_LCE + here, total.to(sums_LCE.dtype.element_ty), mask=inside)
-        chunk = chunks - 1 - turn if BACKWARD else turn
+        if low_N is not None:
+            total = tl.where(goes_on, total, 0.0)
         if gates_5N is not None:
             total *= tl.load(gates_5N + 4 * N + tl.minimum(chunk * CHUNK + CHUNK, N) - 1)
         total += more

@@ -21,6 +21,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from querykey.backends.triton.kernels.intervals import asked, is_moved, summed
+
 
 @triton.jit
 def transposed(x_LGTD, x_LGBDS, T, blocks, D: tl.constexpr, STEP: tl.constexpr):
@@ -36,17 +38,32 @@ def transposed(x_LGTD, x_LGBDS, T, blocks, D: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def chunk_sums(
-    x_LGTD, x_LGBDS, y_LGTM, w_LGT, square_LCPDM, moments_LCR, count_LC, T, blocks, chunks,
+    x_LGTD, x_LGBDS, y_LGTM, w_LGT, square_LCPDM, moments_LCR, count_LC,
+    x_sorted_LGTD, y_sorted_LGTM, low_ET, end_ET, facts_E2, T, blocks, chunks, heads, longest_near,
     G: tl.constexpr, CHUNK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     TILES: tl.constexpr, FIRST: tl.constexpr, EVEN: tl.constexpr, WEIGHTED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BACKWARD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of one chunk and lane over its tokens and G heads: programs 0 and 1 the
     moments, each other program TILES tiles of S_ij, 2 or 4, see `tiles`.
 
-    Chunks are counted from FIRST on; EVEN says that all of them are full.
+    Chunks are counted from FIRST on; EVEN says that all of them are full. Of documents, whose low,
+    end and facts are those of `intervals`, only the tokens are summed up that other chunks ask for,
+    and nothing is written where there are none.
     """
     part, c, lane = tl.program_id(0), tl.program_id(1) + FIRST, tl.program_id(2).to(tl.int64)
+    since = None
+    until = T
+    if facts_E2 is not None:
+        e = lane // heads
+        low_T, end_T = low_ET + e * T, end_ET + e * T
+        since, until, _ = asked(low_T, end_T, c, T, longest_near, CHUNK, BACKWARD)
+        if since >= until:
+            return
+        moved = is_moved(facts_E2, e)
+        x_LGTD = tl.where(moved, x_sorted_LGTD, x_LGTD)
+        if y_sorted_LGTM is not None:
+            y_LGTM = tl.where(moved, y_sorted_LGTM, y_LGTM)
     x_LGBDS, y_LGTM = x_LGBDS + lane * G * blocks * STEP * D, y_LGTM + lane * G * T * M
     # As many steps as a chunk has, whole or not: products then need not wait for each other.
     begin, end = c * CHUNK, c * CHUNK + CHUNK
@@ -55,7 +72,7 @@ def chunk_sums(
     moments_LCR += (lane * chunks + c) * (D * M + D * D + M + D)
     if part == 0:
         _write_moments_of_values(
-            x_LGBDS, y_LGTM, moments_LCR, begin, end, T, blocks,
+            x_LGBDS, y_LGTM, moments_LCR, begin, end, since, until, T, blocks,
             G=G, D=D, M=M, STEP=STEP, PRECISION=PRECISION,
         )  # fmt: skip
     elif part == 1:
@@ -64,25 +81,25 @@ def chunk_sums(
             w_LGT += lane * G * T
             count_LC += lane * chunks + c
         _write_moments_of_keys(
-            x_LGTD, x_LGBDS, w_LGT, moments_LCR + D * M, count_LC, begin, end, T, blocks,
-            G=G, D=D, M=M, STEP=STEP, WEIGHTED=WEIGHTED, PRECISION=PRECISION,
+            x_LGTD, x_LGBDS, w_LGT, moments_LCR + D * M, count_LC, begin, end, since, until, T,
+            blocks, G=G, D=D, M=M, STEP=STEP, WEIGHTED=WEIGHTED, PRECISION=PRECISION,
         )  # fmt: skip
     elif i < D // 2:
         _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i, G=G, D=D, M=M, STEP=STEP,
-            TILES=TILES, UPPER=False, EVEN=EVEN, PRECISION=PRECISION,
+            x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, i,
+            G=G, D=D, M=M, STEP=STEP, TILES=TILES, UPPER=False, EVEN=EVEN, PRECISION=PRECISION,
         )  # fmt: skip
     else:
         i = 2 * i - D // 2
         _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, T, blocks, i, G=G, D=D, M=M, STEP=STEP,
-            TILES=TILES, UPPER=True, EVEN=EVEN, PRECISION=PRECISION,
+            x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, i,
+            G=G, D=D, M=M, STEP=STEP, TILES=TILES, UPPER=True, EVEN=EVEN, PRECISION=PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _write_moments_of_values(
-    x_GBDS, y_GTM, moments_R, begin, end, T, blocks,
+    x_GBDS, y_GTM, moments_R, begin, end, since, until, T, blocks,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -98,7 +115,8 @@ def _write_moments_of_values(
         x_BDS, y_TM = x_GBDS + h * blocks * STEP * D, y_GTM + h * T * M
         for t0 in range(begin, end, STEP):
             t = t0 + tt
-            y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+            there = summed(t, since, until)[:, None]
+            y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=there, other=0.0)
             x_DS = tl.load(x_BDS + t0 * D + d[:, None] * STEP + tt[None, :])
             s1 = tl.dot(x_DS, y, s1, input_precision=PRECISION)
             s0 = tl.dot(one, y, s0, input_precision=PRECISION)
@@ -108,7 +126,7 @@ def _write_moments_of_values(
 
 @triton.jit
 def _write_moments_of_keys(
-    x_GTD, x_GBDS, w_GT, moments_R, count, begin, end, T, blocks,
+    x_GTD, x_GBDS, w_GT, moments_R, count, begin, end, since, until, T, blocks,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr,
     WEIGHTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -123,10 +141,11 @@ def _write_moments_of_keys(
         x_TD, x_BDS = x_GTD + h * T * D, x_GBDS + h * blocks * STEP * D
         for t0 in range(begin, end, STEP):
             t = t0 + tt
-            x = tl.load(x_TD + t[:, None] * D + d[None, :], mask=(t < T)[:, None], other=0.0)
+            there = summed(t, since, until)
+            x = tl.load(x_TD + t[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
             x_DS = tl.load(x_BDS + t0 * D + d[:, None] * STEP + tt[None, :])
             if WEIGHTED:
-                w = tl.load(w_GT + h * T + t, mask=t < T, other=0.0)
+                w = tl.load(w_GT + h * T + t, mask=there, other=0.0)
                 x = (x.to(tl.float32) * w[:, None]).to(x.dtype)
                 weight += w
             z2 = tl.dot(x_DS, x, z2, input_precision=PRECISION)
@@ -139,7 +158,7 @@ def _write_moments_of_keys(
 
 @triton.jit
 def _write_tiles(
-    x_GBDS, y_GTM, square_PDM, begin, end, T, blocks, first,
+    x_GBDS, y_GTM, square_PDM, begin, end, since, until, T, blocks, first,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, TILES: tl.constexpr,
     UPPER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -162,7 +181,8 @@ def _write_tiles(
             if EVEN:
                 y = tl.load(y_TM + t[:, None] * M + m[None, :])
             else:
-                y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=(t < T)[:, None], other=0.0)
+                there = summed(t, since, until)[:, None]
+                y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=there, other=0.0)
             if UPPER:
                 # From loads alone: with a `where` the factors would go through shared memory.
                 low = tl.load(xs, mask=(r < H)[:, None], other=0.0)
