@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -372,6 +373,17 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
     for past, keep in ((None, False), (sums, True)):
         args = (q, k, v, None, None, past, "series", numbers, True, 0, keep)
         torch.library.opcheck(torch.ops.querykey.chunked_forward.default, args)
+
+
+@pytest.mark.parametrize(
+    ("device", "keys", "taken"),
+    [("cpu", 300, True), ("cpu", 700, False), ("cuda", 700, True), ("cuda", 5000, False)],
+)
+def test_a_gpu_meets_pairs_at_more_lengths_than_a_cpu(device, keys, taken):
+    # At head size 16 there are 153 features. At head size 64, sums in float32 were out of the budget
+    # on a GPU at 333 and at 2000 keys, and pairs within it.
+    q = k = SimpleNamespace(device=torch.device(device), shape=(1, keys, 16))
+    assert ops.pairs_are_better(q, k, "series", [0.25, 1.0, 2.0, 1.0], causal=True) == taken
 
 
 def test_rows_hold_every_monomial_as_often_as_it_counts():

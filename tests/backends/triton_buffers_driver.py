@@ -172,8 +172,10 @@ def packed(size):
             ("query_gradients", back | outs | {"dq_LGTD": HALF}),
             ("key_gradients", back | by_key),
         ):
-            for part, launcher in enumerate(getattr(made, name).launches):
-                yield f"documents, {name} {size} {far} {part}", launcher, tensors
+            parts = getattr(made, name)
+            yield f"documents, {name} {size} {far}, pairs", parts.by_pairs, tensors
+            if far:
+                yield f"documents, {name} {size}, sums", parts.by_sums, tensors
         if far:
             sums = {"x_LGTD": HALF, "x_LGBDS": HALF, "y_LGTM": HALF, "w_LGT": None} | FAR | PLACES
             sums |= {"count_LC": None, "x_sorted_LGTD": HALF, "y_sorted_LGTM": HALF}

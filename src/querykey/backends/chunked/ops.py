@@ -24,14 +24,21 @@ from querykey.backends.operators import no_second_derivative, operator
 # Keys per feature up to which causal pairs were faster than sums, measured at head sizes 16 to 64:
 # below, they take a third to an eighth of the time.
 PAIRS = 2.5
+# Keys up to which a GPU meets pairs in any case: its sums in float32 err two to six times as much.
+PAIRS_ON_GPU = 4096
 
 
-def pairs_are_faster(
+def pairs_are_better(
     q: Tensor, k: Tensor, kind: str, numbers: Sequence[float], causal: bool
 ) -> bool:
-    """Return whether pairs are faster than sums for q (lanes, group, T, D), k (lanes, S, D)."""
+    """Return whether to meet pairs for q (lanes, group, T, D), k (lanes, S, D), in place of sums.
+
+    Few pairs are faster, and on a GPU they are more exact.
+    """
     keys = k.shape[1] if causal else 2 * k.shape[1]  # half of the causal pairs are hidden
-    return kind == "series" and keys <= PAIRS * row_count(q.shape[-1], kind, numbers)
+    few = keys <= PAIRS * row_count(q.shape[-1], kind, numbers)
+    on_gpu = q.device.type == "cuda" and k.shape[1] <= PAIRS_ON_GPU
+    return kind == "series" and (few or on_gpu)
 
 
 def _forward(
@@ -49,7 +56,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return out (lanes, group, T, M), 1/d (lanes, group, T), and the sums if they are to keep."""
     out, d, after = _empty_results(q, k, v, real, decay, sums, kind, numbers, causal, start, keep)
-    if sums is None and not keep and pairs_are_faster(q, k, kind, numbers, causal):
+    if sums is None and not keep and pairs_are_better(q, k, kind, numbers, causal):
         with torch.autocast(q.device.type, enabled=False):
             Pairs((q, k, v, real, decay), numbers, causal, start).forward(out, d)
         return (*_divided(out, d), after)
@@ -118,7 +125,7 @@ def _backward(
     )
     g = torch.zeros_like(out) if g is None else g
     pulls = None if decay is None else inverse.new_zeros(decay.shape)
-    if sums is None and g_after is None and pairs_are_faster(q, k, kind, numbers, causal):
+    if sums is None and g_after is None and pairs_are_better(q, k, kind, numbers, causal):
         pairs = Pairs((q, k, v, real, decay), numbers, causal, start)
         with torch.autocast(q.device.type, enabled=False):
             dk, dv = pairs.backward(g, inverse, dq, pulls)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from querykey.backends.operators import unwatched
 from querykey.backends.triton.buffers import folded
-from querykey.backends.triton.intervals import Intervals
+from querykey.backends.triton.intervals import Facts, Intervals
 from querykey.backends.triton.ops import (
     documents_backward,
     documents_forward,
@@ -55,7 +55,13 @@ def differentiable(
 
 
 def differentiable_documents(
-    q: Tensor, k: Tensor, v: Tensor, found: Intervals, numbers: Numbers, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    found: Intervals,
+    facts: Facts | None,
+    numbers: Numbers,
+    causal: bool,
 ) -> Tensor:
     """Do as `differentiable` for tokens that see their own document alone."""
     keep = keeps(q, k, v)
@@ -64,12 +70,12 @@ def differentiable_documents(
         q, k, v = folded(q, k, v)
         return documents_forward(q, k, v, *found, numbers, causal, keep)[0].view(shape)
     if keep:
-        return _Documents.apply(q, k, v, *found, numbers, causal)
+        return _Documents.apply(q, k, v, *found, facts, numbers, causal)
     from querykey.backends.triton import documents
 
     with _device_of(q):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        return documents.forward(q, k, v, found, numbers, causal, keep).out
+        return documents.forward(q, k, v, found, numbers, causal, keep, facts).out
 
 
 def keeps(*tensors: Tensor | None) -> bool:
@@ -131,19 +137,20 @@ class _Documents(torch.autograd.Function):
         v: Tensor,
         order: Tensor,
         table: Tensor,
-        facts: Tensor,
+        by_row: Tensor,
+        facts: Facts | None,
         numbers: Numbers,
         causal: bool,
     ) -> Tensor:
         """Return the outputs, and keep what `documents.backward` needs."""
         from querykey.backends.triton import documents
 
-        found = Intervals(order, table, facts)
+        found = Intervals(order, table, by_row)
         with _device_of(q):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-            results = documents.forward(q, k, v, found, numbers, causal, keep=True)
+            results = documents.forward(q, k, v, found, numbers, causal, True, facts)
         ctx.save_for_backward(*results[:3], q, k, v, *results[3:5], *found)
-        ctx.how = numbers, causal
+        ctx.how, ctx.facts = (numbers, causal), facts
         return results.out
 
     @staticmethod
@@ -159,8 +166,9 @@ class _Documents(torch.autograd.Function):
             results = passes.Results(out, residue, inverse, square, moments)
             with _device_of(q):
                 g = g.contiguous()
-                three = documents.backward(g, results, q, k, v, Intervals(*found), *ctx.how)
-        return *three, *(None,) * 5
+                how = (*ctx.how, ctx.facts)
+                three = documents.backward(g, results, q, k, v, Intervals(*found), *how)
+        return *three, *(None,) * 6
 
 
 def _device_of(q: Tensor) -> AbstractContextManager[Any]:

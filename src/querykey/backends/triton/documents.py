@@ -17,7 +17,7 @@ from torch import Tensor
 from querykey.backends.triton import plans
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, cut, kernel_call
-from querykey.backends.triton.intervals import Intervals
+from querykey.backends.triton.intervals import Facts, Intervals
 from querykey.backends.triton.kernels import documents as kernels
 from querykey.backends.triton.launches import Launcher
 from querykey.backends.triton.passes import Places, Results, Sums, Tokens, scale_gradients, sum_up
@@ -34,14 +34,18 @@ def forward(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
+    facts: Facts | None = None,
 ) -> Results:
-    """Do as `passes.forward` for documents; 1/z is in their order."""
+    """Do as `passes.forward` for documents; 1/z is in their order.
+
+    What the facts, if they are known, tell to be needless is not started: answers are the same.
+    """
     launches = _launches(q, k, v, found, numbers, causal, keep)
     out, residue, inverse = empty_outputs(q, v, keep)
     low, end, seen, *real = found.table
-    k_sorted, v_sorted = launches.sorted_copy(k, found), launches.sorted_copy(v, found)
-    blocks, sums = None, Sums(None, None, None)
-    if launches.call.far:
+    k_sorted, v_sorted = (launches.sorted_copy(x, found, facts) for x in (k, v))
+    blocks, sums, far = None, Sums(None, None, None), launches.far(facts)
+    if far:
         key_sums, places = launches.key_sums, Places(low, end, found.facts)
         k_blocks = launches.blocks(key_sums, k, found)
         tokens = Tokens(k, k_blocks, v, None, k_sorted, v_sorted)
@@ -49,10 +53,11 @@ def forward(
         blocks = launches.blocks(launches.query_sums, q, found)
     start = launches.outputs if residue is None else launches.outputs_and_residue
     start(
-        q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v, k_sorted_LTD=k_sorted, v_sorted_LTM=v_sorted,
-        square_LCPDM=sums.square, moments_LCR=sums.moments, order_ET=found.order, low_ET=low,
-        end_ET=end, seen_ET=seen, real_ET=real[0] if real else None, facts_E2=found.facts,
-        out_LGTM=out, residue_LGTM=residue, inverse_LGT=inverse,
+        far, q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v, k_sorted_LTD=k_sorted,
+        v_sorted_LTM=v_sorted, square_LCPDM=sums.square, moments_LCR=sums.moments,
+        order_ET=found.order, low_ET=low, end_ET=end, seen_ET=seen,
+        real_ET=real[0] if real else None, facts_E2=found.facts, out_LGTM=out,
+        residue_LGTM=residue, inverse_LGT=inverse,
     )  # fmt: skip
     return Results(out, residue, inverse, sums.square, sums.moments)
 
@@ -66,25 +71,27 @@ def backward(
     found: Intervals,
     numbers: Sequence[float],
     causal: bool,
+    facts: Facts | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as `passes.backward` for documents."""
+    """Do as `passes.backward` for documents, with the facts that `forward` had."""
     launches = _launches(q, k, v, found, numbers, causal, True)
-    call, order = launches.call, found.order
+    call, order, far = launches.call, found.order, launches.far(facts)
     low, end, *_ = found.table
     e = torch.empty_like(results.inverse)
     g = a = None
-    if call.far:
+    if far:
         g, a = scale_gradients(launches.scaled_gradients, dout, results, e, order)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    blocks = launches.blocks(launches.query_sums, q, found) if call.far else None
+    blocks = launches.blocks(launches.query_sums, q, found) if far else None
     launches.query_gradients(
-        q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v, k_sorted_LTD=launches.sorted_copy(k, found),
-        v_sorted_LTM=launches.sorted_copy(v, found), dout_LGTM=dout, e_LGT=e,
+        far, q_LGTD=q, q_LGBDS=blocks, k_LTD=k, v_LTM=v,
+        k_sorted_LTD=launches.sorted_copy(k, found, facts),
+        v_sorted_LTM=launches.sorted_copy(v, found, facts), dout_LGTM=dout, e_LGT=e,
         inverse_LGT=results.inverse, square_LCPDM=results.square, moments_LCR=results.moments,
         order_ET=order, low_ET=low, end_ET=end, facts_E2=found.facts, out_LGTM=results.out,
         residue_LGTM=results.residue, dq_LGTD=dq,
     )  # fmt: skip
-    q_sorted, dout_sorted = launches.sorted_copy(q, found), launches.sorted_copy(dout, found)
+    q_sorted, dout_sorted = (launches.sorted_copy(x, found, facts) for x in (q, dout))
     square = moments = None
     if blocks is not None and g is not None:
         tokens = Tokens(q, blocks, g, a, q_sorted)
@@ -93,7 +100,7 @@ def backward(
         del g, tokens  # before the next
         blocks = launches.blocks(launches.key_sums, k, found)
     launches.key_gradients(
-        q_LGTD=q, k_LTD=k, k_LBDS=blocks, v_LTM=v, dout_LGTM=dout, q_sorted_LGTD=q_sorted,
+        far, q_LGTD=q, k_LTD=k, k_LBDS=blocks, v_LTM=v, dout_LGTM=dout, q_sorted_LGTD=q_sorted,
         dout_sorted_LGTM=dout_sorted, e_LGT=e, inverse_LGT=results.inverse, square_LCPDM=square,
         moments_LCR=moments, order_ET=order, low_ET=low, end_ET=end, facts_E2=found.facts,
         dk_LTD=dk, dv_LTM=dv,
@@ -117,15 +124,19 @@ def _launches(
 
 
 class Parts:
-    """Launches that share out one job, each of which leaves the others' blocks alone."""
+    """One job in two launches, by sums and by pairs: each leaves the other's blocks alone."""
 
-    def __init__(self, launches: Sequence[Launcher]):
-        self.launches = launches
+    def __init__(self, by_sums: Launcher | None, by_pairs: Launcher):
+        self.by_sums, self.by_pairs = by_sums, by_pairs
 
-    def __call__(self, **tensors: Tensor | None) -> None:
-        """Run all on the same tensors."""
-        for launch in self.launches:
-            launch(**tensors)
+    def __call__(self, far: bool, **tensors: Tensor | None) -> None:
+        """Run both on the same tensors, or where nothing is far the second alone."""
+        if far and self.by_sums is not None:
+            self.by_sums(**tensors)
+        self.by_pairs(**{name: None if name in _OF_SUMS else x for name, x in tensors.items()})
+
+
+_OF_SUMS = {"square_LCPDM", "moments_LCR", "q_LGBDS", "k_LBDS"}
 
 
 class DocumentLaunches:
@@ -136,8 +147,17 @@ class DocumentLaunches:
         self.heads = call.sizes.lanes // batch  # lanes that share documents
         self._copies: dict[tuple[int, int], Launcher] = {}
 
-    def sorted_copy(self, x: Tensor, found: Intervals) -> Tensor:
-        """Return x (lanes, ..., T, width) in the order of documents, unwritten if nothing moved."""
+    def far(self, facts: Facts | None) -> bool:
+        """Whether some documents may be long enough for sums."""
+        return self.call.far and (facts is None or facts.longest > self.longest_near)
+
+    def sorted_copy(self, x: Tensor, found: Intervals, facts: Facts | None) -> Tensor:
+        """Return x (lanes, ..., T, width) in the order of documents, which nobody reads if it is x.
+
+        That is known from the facts, or else on the GPU, where nothing is written then.
+        """
+        if facts is not None and not facts.moved:
+            return x
         y, (tokens, width) = torch.empty_like(x), x.shape[-2:]
         rows = x.numel() // (tokens * width)
         copy = self._copies.get((rows, width))
@@ -230,17 +250,16 @@ class DocumentLaunches:
         **more: bool,
     ) -> Parts:
         """Return the launches of a kernel: for blocks with sums, if there are any, and without."""
-        by_sums, by_pairs = launches
-        split = self.call.far
-        if split and blocks(by_sums) != blocks(by_pairs):
-            by_pairs = by_sums  # each block is left to one of both
-        made = []
-        for far, launch in ((True, by_sums), (False, by_pairs)):
-            if far <= split:
-                grid = blocks(launch), self.call.sizes.lanes * group
-                how = {"SPLIT": split, "FAR": far} | self._numbers(launch) | more
-                made.append(Launcher(kernel, grid, launch, **how))
-        return Parts(made)
+        split, near = self.call.far, launches[1]
+        if split and blocks(launches[0]) != blocks(near):
+            near = launches[0]  # each block is left to one of both
+
+        def made(launch: Launch, far: bool) -> Launcher:
+            grid = blocks(launch), self.call.sizes.lanes * group
+            how = {"SPLIT": split, "FAR": far} | self._numbers(launch) | more
+            return Launcher(kernel, grid, launch, **how)
+
+        return Parts(made(launches[0], True) if split else None, made(near, False))
 
     def _numbers(self, launch: plans.Launch) -> dict[str, Any]:
         """Return the numbers that all kernels over queries or keys take."""

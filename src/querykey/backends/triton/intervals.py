@@ -24,6 +24,13 @@ class Intervals(NamedTuple):
     facts: Tensor
 
 
+class Facts(NamedTuple):
+    """The facts of `Intervals` over all rows, once the host knows them."""
+
+    longest: int
+    moved: bool
+
+
 def intervals(ids: Tensor, real: Tensor | None, causal: bool) -> Intervals:
     """Return the intervals for ids (rows, T) and real tokens (rows, T), if there is padding."""
     ids, order = ids.long().sort(stable=True, dim=-1)
@@ -40,20 +47,42 @@ def intervals(ids: Tensor, real: Tensor | None, causal: bool) -> Intervals:
     return Intervals(order.int(), table.int(), facts.int())
 
 
-def kept_intervals(ids: Tensor, batch: torch.Size, causal: bool) -> Intervals:
+def kept_intervals(ids: Tensor, batch: torch.Size, causal: bool) -> tuple[Intervals, Facts | None]:
     """Return the intervals for ids (*batch or fewer axes, T), found once for a tensor of ids.
 
-    They are found again if the ids have been written to. A graph that is being recorded may get
-    other ids when it runs, and operators are what a compiler sees: neither gets what was kept.
+    They are found again if the ids have been written to. The facts come with them once they have
+    come from the GPU, which nobody waits for. A graph that is being recorded may get other ids when
+    it runs, and operators are what a compiler sees: neither gets what was kept.
     """
     if not unwatched(ids) or (ids.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return intervals(as_rows(ids, batch), None, causal)
+        return intervals(as_rows(ids, batch), None, causal), None
     stream = torch.cuda.current_stream(ids.device) if ids.is_cuda else None
     how = (version(ids), batch, causal, stream)
     kept = _KEPT.get(ids)
-    if kept is None or kept[0] != how:
-        kept = _KEPT[ids] = how, intervals(as_rows(ids, batch), None, causal)
-    return kept[1]
+    if kept is None or kept.how != how:
+        kept = _KEPT[ids] = _Kept(how, intervals(as_rows(ids, batch), None, causal))
+    return kept.found, kept.facts()
+
+
+class _Kept:
+    """Intervals, how they were found, and their facts on their way to the host."""
+
+    def __init__(self, how: tuple, found: Intervals):
+        self.how, self.found = how, found
+        self._facts: Facts | None = None
+        self._arriving, self._event = found.facts, None
+        if found.facts.is_cuda:
+            self._arriving = torch.empty_like(found.facts, device="cpu", pin_memory=True)
+            self._arriving.copy_(found.facts, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def facts(self) -> Facts | None:
+        """Return the facts over all rows; None until they have arrived."""
+        if self._facts is None and (self._event is None or self._event.query()):
+            longest, moved = self._arriving.amax(0).tolist()
+            self._facts = Facts(longest, bool(moved))
+        return self._facts
 
 
 _KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()

@@ -23,19 +23,13 @@ class Launcher:
 
     def __call__(self, **tensors: Tensor | None) -> None:
         """Run the kernel on tensors of one device, by name; None where it does not read one."""
-        # What decides on a kernel's version: which tensors there are, their types and alignment.
-        kinds: list[Any] = [next(iter(tensors.values())).get_device()]  # the first is never None
         # As numbers: of a tensor, Triton asks the driver where it lies.
-        addresses: list[int | None] = []
-        for name, x in tensors.items():
-            if x is None:
-                address = None
-                kinds.append(name)
-            else:
-                address = x.data_ptr()
-                kinds += (name, x.dtype, address & 15)
-            addresses.append(address)
-        key = tuple(kinds)
+        given = tensors.values()
+        addresses = [None if x is None else x.data_ptr() for x in given]
+        device = next(iter(given)).get_device()  # the first is never None
+        # What decides on a kernel's version: which tensors there are, their types and alignment.
+        types = [None if x is None else x.dtype for x in given]
+        key = (device, *tensors, *types, *[x and x & 15 for x in addresses])
         known = self._known.get(key)
         if known is None:
             self._start(key, tensors)

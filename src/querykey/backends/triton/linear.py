@@ -45,18 +45,18 @@ def attend(
         return attend(
             q[None], k[None], v[None], kernel, causal=causal, real=real, decay=decay, ids=ids
         )[0]
-    found = None
+    found = facts = None
     if ids is not None:
         batch = k.shape[:-3]
         if real is None:
-            found = kept_intervals(ids, batch, causal)
+            found, facts = kept_intervals(ids, batch, causal)
         else:
             found = intervals(as_rows(ids, batch), as_rows(real, batch), causal)
     if real is not None:
         q, k, v = _without_padding(q, k, v, real, causal, found)
     q, k, v = filled(q), filled(k), filled(v)
     if found is not None:
-        out = differentiable_documents(q, k, v, found, numbers_of(kernel), causal)
+        out = differentiable_documents(q, k, v, found, facts, numbers_of(kernel), causal)
     else:
         if real is not None:
             lanes = k.shape[:-2].numel()

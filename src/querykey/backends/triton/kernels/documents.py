@@ -156,7 +156,7 @@ def document_query_gradients(
     if SPLIT and (tl.max(far, 0) > 0) != FAR:
         return
     o = load_tokens(dout_LGTM + row * T * M, place, T, M)
-    if SPLIT:
+    if FAR:
         e = tl.load(e_LGT + row * T + t, mask=real, other=0.0)
     else:
         e = against_output(o, out_LGTM, residue_LGTM, row, place, T, M)
