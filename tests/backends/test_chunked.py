@@ -380,8 +380,8 @@ def test_the_operators_keep_torchs_rules(monkeypatch):
     [("cpu", 300, True), ("cpu", 700, False), ("cuda", 700, True), ("cuda", 5000, False)],
 )
 def test_a_gpu_meets_pairs_at_more_lengths_than_a_cpu(device, keys, taken):
-    # At head size 16 there are 153 features. At head size 64, sums in float32 were out of the budget
-    # on a GPU at 333 and at 2000 keys, and pairs within it.
+    # At head size 16 there are 153 features. At head size 64 a GPU was out of the budget with sums
+    # in float32, at 333 and at 2000 keys, and within it with pairs.
     q = k = SimpleNamespace(device=torch.device(device), shape=(1, keys, 16))
     assert ops.pairs_are_better(q, k, "series", [0.25, 1.0, 2.0, 1.0], causal=True) == taken
 
