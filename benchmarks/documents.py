@@ -2,10 +2,11 @@
 
     python benchmarks/documents.py [--tokens 32768]
 
-Causal, bfloat16, batch 1, 16 heads of 64, documents of equal length. Ours is called as a user does,
-so that finding the documents in their ids is timed with it; flex gets its block mask and torch's
-`varlen_attn` its offsets beforehand. Answers are compared with float64 first, and a peer that does
-not work here is named and left out. Contenders take turns; medians of CUDA events, as in gpu.py.
+Causal, bfloat16, batch 1, 16 heads of 64, documents of equal length. Ours is called as a user does:
+it finds the documents in a tensor of ids once, which is timed apart; flex gets its block mask and
+torch's `varlen_attn` its offsets beforehand. The plain causal call is timed beside the longest.
+Answers are compared with float64 first, and a peer that does not work here is named and left out.
+Contenders take turns; medians of CUDA events, as in gpu.py.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Callable
 
 import torch
 from gpu import BOUNDS, other_work, results
-from gpu_peers import draw, interleaved, plain_kernel, plain_softmax
+from gpu_peers import draw, interleaved, milliseconds, plain_kernel, plain_softmax, run_triton
 
 import querykey as qk
+from querykey.backends.triton.intervals import intervals
 from querykey.show.table import print_table
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
@@ -91,8 +93,10 @@ def measure(names: list[str], tokens: int, length: int) -> dict:
     *x, g = draw(64, tokens)
     leaves = [t.requires_grad_() for t in x]
     ids, calls = torch.arange(tokens, device="cuda") // length, {}
-    for name in names:
-        attend = CONTENDERS[name][0](ids)
+    attends = {name: CONTENDERS[name][0](ids) for name in names}
+    if length == tokens:
+        attends["plain"] = run_triton
+    for name, attend in attends.items():
 
         def both(attend=attend):
             for t in leaves:
@@ -122,6 +126,8 @@ def main() -> None:
             absent[name] = f"{type(error).__name__}: {error}"[:200]
             print(f"not timed: {name}, {absent[name]}")
     found = [measure(names, args.tokens, n) for n in LENGTHS if n <= args.tokens]
+    ids = (torch.arange(args.tokens, device="cuda") // LENGTHS[0])[None]
+    finding = milliseconds(lambda: intervals(ids, None, causal=True), 20, other_work())
     print_table(
         ["documents of", *(f"{name}, ms" for name in names)],
         [
@@ -129,8 +135,13 @@ def main() -> None:
             for r in found
         ],
     )
+    longest = found[-1]
+    if "plain both" in longest:
+        plain = f"{longest['plain forward']:.3g} / {longest['plain both']:.3g}"
+        print(f"without documents, {args.tokens} tokens: {plain} ms")
+    print(f"finding the documents in a tensor of ids: {finding:.3g} ms")
     machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(json.dumps({"machine": machine, "times": found, "absent": absent}))
+    print(json.dumps({"machine": machine, "times": found, "finding": finding, "absent": absent}))
 
 
 if __name__ == "__main__":

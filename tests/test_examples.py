@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import runpy
 import subprocess
 import sys
@@ -62,3 +63,32 @@ def test_a_benchmark_without_a_gpu_says_so_and_is_no_failure(name, monkeypatch, 
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"), run_name="__main__")
     assert capsys.readouterr().out == "nothing was timed: this needs a CUDA device\n"
+
+
+@pytest.mark.slow
+def test_the_long_run_in_equal_time_at_a_tiny_size(monkeypatch, capsys):
+    sizes = {"width": 16, "layers": 2, "heads": 2, "tokens": 32, "bytes": 4000, "steps": 2}
+    options = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
+    options += ["--device", "cpu", "--equal-time", "600", "--rates", "1e-9", "3e-3"]
+    monkeypatch.setattr(sys, "argv", ["longrun", *options, "--only", "decay-conv"])
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    runpy.run_path(str(ROOT / "benchmarks" / "longrun.py"), run_name="__main__")
+    run = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]["decay-conv"]
+    assert run["steps"] == len(run["losses"]) == 2
+    assert run["rate"] == 3e-3  # the other changes nothing
+    (_, _, first), (_, steps, last) = run["validation (seconds, steps, loss)"]
+    assert steps == 2
+    assert last < first
+
+
+def test_a_package_is_trained_on_or_validated_on_whole(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    names = [f"package{i}" for i in range(60)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        for part in ("one", "two"):
+            (tmp_path / name / f"{part}.py").write_text(f"<{name}>")
+    text = importlib.import_module("longrun_text").packages(100_000, [tmp_path])
+    sides = [bytes(side.tolist()).decode() for side in text]
+    assert all([side.count(f"<{name}>") for side in sides] in ([2, 0], [0, 2]) for name in names)
+    assert 0 < len(sides[1]) < len(sides[0]) / 4

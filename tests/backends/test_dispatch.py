@@ -139,7 +139,11 @@ def test_sizes_that_the_gpu_kernels_take():
 
 def test_the_gpu_kernels_say_where_time_grows_with_the_square():
     documents = qk.Documents(torch.zeros(2, 5, dtype=torch.int64))
-    for mask, said in ((qk.FULL, "sums over far tokens"), (documents, "every pair of a document")):
+    for mask, said in (
+        (qk.FULL, "sums over far tokens"),
+        (documents, "every pair of a document"),
+        (qk.Causal() & documents, "sums over far tokens"),
+    ):
         q, v = draw(2, 4, 5, 64), draw(2, 4, 5, 16)
         request = Request.of(q, q, v, KERNEL, mask, None, None)
         assert triton.notes(request)[0].startswith(said)

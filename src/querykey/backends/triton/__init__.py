@@ -153,7 +153,7 @@ def _crowd(*heads: int) -> str | None:
 def notes(request: Request[Kernel]) -> tuple[str, ...]:
     """What a user should know about the numbers."""
     lines = ["sums over far tokens are kept in bfloat16"]
-    if request.others:
+    if request.others and not request.causal:
         lines = ["every pair of a document is met, so time grows with the square of its length"]
     if request.causal:
         lines.append("NaN or inf in a key that only some queries may see can reach the others")
