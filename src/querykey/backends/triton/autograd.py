@@ -15,7 +15,7 @@ from torch import Tensor
 
 from querykey.backends.operators import unwatched
 from querykey.backends.triton.buffers import folded
-from querykey.backends.triton.intervals import Facts, Intervals
+from querykey.backends.triton.intervals import DocumentFacts, Intervals
 from querykey.backends.triton.ops import (
     documents_backward,
     documents_forward,
@@ -59,7 +59,7 @@ def differentiable_documents(
     k: Tensor,
     v: Tensor,
     found: Intervals,
-    facts: Facts | None,
+    facts: DocumentFacts | None,
     numbers: Numbers,
     causal: bool,
 ) -> Tensor:
@@ -138,7 +138,7 @@ class _Documents(torch.autograd.Function):
         order: Tensor,
         table: Tensor,
         by_row: Tensor,
-        facts: Facts | None,
+        facts: DocumentFacts | None,
         numbers: Numbers,
         causal: bool,
     ) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from querykey.backends.triton import plans
 from querykey.backends.triton.buffers import empty_outputs
 from querykey.backends.triton.call import KernelCall, SumLaunches, cut, kernel_call
-from querykey.backends.triton.intervals import Facts, Intervals
+from querykey.backends.triton.intervals import DocumentFacts, Intervals
 from querykey.backends.triton.kernels import documents as kernels
 from querykey.backends.triton.launches import Launcher
 from querykey.backends.triton.passes import Places, Results, Sums, Tokens, scale_gradients, sum_up
@@ -34,7 +34,7 @@ def forward(
     numbers: Sequence[float],
     causal: bool,
     keep: bool,
-    facts: Facts | None = None,
+    facts: DocumentFacts | None = None,
 ) -> Results:
     """Do as `passes.forward` for documents; 1/z is in their order.
 
@@ -71,7 +71,7 @@ def backward(
     found: Intervals,
     numbers: Sequence[float],
     causal: bool,
-    facts: Facts | None = None,
+    facts: DocumentFacts | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `passes.backward` for documents, with the facts that `forward` had."""
     launches = _launches(q, k, v, found, numbers, causal, True)
@@ -147,11 +147,11 @@ class DocumentLaunches:
         self.heads = call.sizes.lanes // batch  # lanes that share documents
         self._copies: dict[tuple[int, int], Launcher] = {}
 
-    def far(self, facts: Facts | None) -> bool:
+    def far(self, facts: DocumentFacts | None) -> bool:
         """Whether some documents may be long enough for sums."""
         return self.call.far and (facts is None or facts.longest > self.longest_near)
 
-    def sorted_copy(self, x: Tensor, found: Intervals, facts: Facts | None) -> Tensor:
+    def sorted_copy(self, x: Tensor, found: Intervals, facts: DocumentFacts | None) -> Tensor:
         """Return x (lanes, ..., T, width) in the order of documents, which nobody reads if it is x.
 
         That is known from the facts, or else on the GPU, where nothing is written then.

@@ -24,7 +24,7 @@ class Intervals(NamedTuple):
     facts: Tensor
 
 
-class Facts(NamedTuple):
+class DocumentFacts(NamedTuple):
     """The facts of `Intervals` over all rows, once the host knows them."""
 
     longest: int
@@ -47,7 +47,9 @@ def intervals(ids: Tensor, real: Tensor | None, causal: bool) -> Intervals:
     return Intervals(order.int(), table.int(), facts.int())
 
 
-def kept_intervals(ids: Tensor, batch: torch.Size, causal: bool) -> tuple[Intervals, Facts | None]:
+def kept_intervals(
+    ids: Tensor, batch: torch.Size, causal: bool
+) -> tuple[Intervals, DocumentFacts | None]:
     """Return the intervals for ids (*batch or fewer axes, T), found once for a tensor of ids.
 
     They are found again if the ids have been written to. The facts come with them once they have
@@ -69,7 +71,7 @@ class _Kept:
 
     def __init__(self, how: tuple, found: Intervals):
         self.how, self.found = how, found
-        self._facts: Facts | None = None
+        self._facts: DocumentFacts | None = None
         self._arriving, self._event = found.facts, None
         if found.facts.is_cuda:
             self._arriving = torch.empty_like(found.facts, device="cpu", pin_memory=True)
@@ -77,11 +79,11 @@ class _Kept:
             self._event = torch.cuda.Event()
             self._event.record()
 
-    def facts(self) -> Facts | None:
+    def facts(self) -> DocumentFacts | None:
         """Return the facts over all rows; None until they have arrived."""
         if self._facts is None and (self._event is None or self._event.query()):
             longest, moved = self._arriving.amax(0).tolist()
-            self._facts = Facts(longest, bool(moved))
+            self._facts = DocumentFacts(longest, bool(moved))
         return self._facts
 
 
