@@ -15,6 +15,7 @@ from torch import nn
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.laws.catalogue.accumulation import accepts_the_count
 from querykey.laws.catalogue.determinism import is_deterministic
+from querykey.laws.catalogue.not_finite import spoiled
 from querykey.laws.catalogue.table import LAWS
 from querykey.laws.finding import Finding
 from querykey.laws.judge import judge
@@ -217,11 +218,12 @@ def named(name: str, laws: Iterable[Named]) -> list[Named]:
 def _findings(runner: Runner, laws: list[Law], weights: str) -> Iterable[Finding]:
     """Yield the finding of every law; a model that is not the same twice gets no further."""
     repeats, finite = _repeats(runner), _is_finite(runner)
+    seen = ("purity", "determinism", "masked-row", *(("gradient.reaches",) * bool(spoiled(runner))))
     for law in laws:
         if not repeats and law.name not in ("purity", "determinism"):
             note = "the same call gives another answer, so no comparison means anything"
             yield Finding(law.name, "not-applicable", note=note)
-        elif not finite and law.name not in ("purity", "determinism", "masked-row"):
+        elif not finite and law.name not in seen:
             note = "its answers are not finite, and nothing can be seen through that"
             yield Finding(law.name, "vacuous", note=note)
         else:

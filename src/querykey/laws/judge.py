@@ -13,6 +13,7 @@ from querykey.laws.blaming.guilty_module import GuiltyModule, describe
 from querykey.laws.blaming.limitations import by_design, limitation
 from querykey.laws.blaming.recorder import ModuleCall
 from querykey.laws.blaming.reproduction import reproduction
+from querykey.laws.catalogue.not_finite import spoiled
 from querykey.laws.finding import Finding
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.run import Setting
@@ -22,6 +23,7 @@ from querykey.laws.understanding.facts import FLOORS
 from querykey.words import last_line, raised, traceback_of
 
 RESEEDED = (11, 23)  # seeds of other weights and inputs, to tell a breach from a tie
+NAN_IS_SEEN = ("gradient.reaches", "masked-row")  # laws that tell of answers that are not finite
 CHOICES = {
     "topk", "argmax", "argmin", "max", "min", "sort", "argsort", "msort", "kthvalue", "median",
     "round", "floor", "ceil", "sign", "unique", "nonzero", "bucketize", "searchsorted",
@@ -72,6 +74,9 @@ def _tally(runner: Runner, law: Law, weights: str) -> _Tally:
             continue
         if weights == "own":
             setting = replace(setting, weights="own")
+        if setting.weights == "own" and law.name not in NAN_IS_SEEN and spoiled(runner):
+            tally.failures.append("with the model's own weights: they are not finite")
+            continue
         try:
             for outcome in _outcomes(runner, law, setting, tally.failures):
                 tally.add(outcome, setting, runner.facts.threshold)

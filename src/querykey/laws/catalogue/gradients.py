@@ -13,6 +13,7 @@ from querykey.laws.blaming.limitations import by_design, limitation
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.derivatives import backward, score, trained
+from querykey.laws.catalogue.not_finite import own_where_spoiled, spoiled, told
 from querykey.laws.catalogue.unreached import UnreachedLines
 from querykey.laws.catalogue.uses import Uses, hidden_parameters
 from querykey.laws.law import Law
@@ -47,6 +48,9 @@ class Reached:
 
 def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Differentiate all outputs by all parameters, on two inputs and in training mode."""
+    if setting.weights == "own" and (weights := spoiled(runner)):
+        yield told(runner, weights)
+        return
     if setting.weights == "own":  # a branch that begins at zero learns after the first step
         copies = runner.copies.by(replace(runner.copies.recipe, noisy=True))
         runner = replace(runner, copies=copies, answers={})
@@ -76,6 +80,12 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
         )
         yield Outcome(1.0, note, setting, advice=True)
+
+
+def once_or_spoiled(runner: Runner) -> Iterator[Setting]:
+    """Try weights drawn anew, and the model's own where they are not finite."""
+    yield from sweeps.once(runner)
+    yield from own_where_spoiled(runner)
 
 
 def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) -> list[str]:
@@ -212,9 +222,10 @@ LAWS = (
         says="Every parameter that is used gets a gradient, and so does every row of a matrix.",
         why="Otherwise a branch of the model never learns, or nothing of it does.",
         how="All outputs are differentiated by all parameters, on two inputs and in training mode; "
-        "modules that a plain list or dict hides from every optimizer count as breaches.",
+        "modules that a plain list or dict hides from every optimizer count as breaches, and so do "
+        "weights that are NaN.",
         trials=reaches,
         applies=has_weights,
-        sweep=sweeps.once,
+        sweep=once_or_spoiled,
     ),
 )

@@ -62,6 +62,11 @@ class ModelCopies:
         return torch.float64 if self.recipe.wide else torch.float32
 
     @cached_property
+    def not_finite(self) -> list[tuple[str, torch.Tensor]]:
+        """The weights of the user's model that are NaN or infinite, by name."""
+        return list(not_finite(self.model))
+
+    @cached_property
     def device(self) -> torch.device:
         """The device of the model: inputs are moved there, and answers back to the CPU."""
         tensor = next(chain(self.model.parameters(), self.model.buffers()), None)
@@ -144,6 +149,18 @@ class ModelCopies:
             elif all(p.dtype is torch.float64 for p in model.parameters() if p.is_floating_point()):
                 stack.enter_context(new_tensors_in(torch.float64))
             yield
+
+
+def not_finite(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights and buffers that hold NaN, and the trained weights that hold infinity.
+
+    Infinity in a buffer, or in a weight that is not trained, is how people write masks.
+    """
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta or not tensor.is_floating_point():
+            continue
+        if bool(tensor.isnan().any()) or (tensor.requires_grad and bool(tensor.isinf().any())):
+            yield name, tensor
 
 
 @contextmanager

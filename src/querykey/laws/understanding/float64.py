@@ -223,8 +223,8 @@ def _redraw(module: nn.Module, parameter: torch.Tensor, generator: torch.Generat
         return
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(parameter.device, parameter.dtype)
-    if parameter.dim() < 2:
-        parameter.add_(noise, alpha=0.1)
+    if parameter.dim() < 2:  # NaN would spoil every answer, and is told of by gradient.reaches
+        parameter.nan_to_num_(0.0, math.inf, -math.inf).add_(noise, alpha=0.1)
     else:
         parameter.copy_(noise * (GAIN / _fan_in(module, parameter) ** 0.5))
 
