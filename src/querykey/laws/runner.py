@@ -199,10 +199,11 @@ class Runner:
             if mask.counts:
                 continue  # cutting has shortened the rows' lengths
             if mask.name in run.inputs:
-                piece[mask.name] = run.inputs[mask.name][:, : past + size]
+                piece[mask.name] = mask.cut(run.inputs[mask.name], past, past + size)
             elif run.masked:
                 whole = self.signature.cut(run.inputs, 0, past + size)
-                piece[mask.name] = mask.value(self.signature.all_real(whole, mask.axis))
+                real = mask.value(self.signature.all_real(whole, mask.axis))
+                piece[mask.name] = mask.cut(real, past, past + size)
         positions = self.facts.arguments.positions
         if positions and positions.name in run.inputs:
             piece[positions.name] = run.inputs[positions.name][..., past : past + size]

@@ -83,6 +83,7 @@ ADVICE = (
     ("causality", "BatchNorm"),
     ("gradient.reaches", "no operation reads"),
     ("padding.left", "and no position"),
+    ("padding.right", "so it hides nothing"),
 )
 
 

@@ -26,7 +26,8 @@ def takes_a_mask(runner: Runner) -> str:
 
 def knows_padding(runner: Runner) -> str:
     """Return why the law does not apply to a model that takes no mask and makes none from ids."""
-    return "" if runner.facts.arguments.pads else takes_a_mask(runner)
+    arguments = runner.facts.arguments
+    return "" if arguments.pads or arguments.idle else takes_a_mask(runner)
 
 
 def takes_left_padding(runner: Runner) -> str:
@@ -87,8 +88,11 @@ def protected(runner: Runner, inputs: Inputs, axis: str, real: torch.Tensor) -> 
     return every_cell(range(len(real)), range(length))
 
 
-def right(runner: Runner, setting: Setting) -> Iterator[Trial]:
-    """Pad on the right: with other content, then not at all."""
+def right(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
+    """Pad on the right: with other content, then not at all; tell of masks that do nothing."""
+    for name in runner.facts.arguments.idle:
+        note = f"nothing that was passed for `{name}` changes an answer, so it hides nothing"
+        yield Outcome(1.0, note, setting, advice=True)
     for axis in padded_axes(runner):
         yield from _content(runner, setting, axis, left=False)
         yield from _amount(runner, setting, axis, left=False)

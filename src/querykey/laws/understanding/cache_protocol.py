@@ -14,9 +14,9 @@ from torch import nn
 from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
-from querykey.laws.understanding.arguments import MASKS
 from querykey.laws.understanding.cache_forms import holders, other_forms
 from querykey.laws.understanding.facts import CacheProtocol, Protocols
+from querykey.laws.understanding.masks import MASKS
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(

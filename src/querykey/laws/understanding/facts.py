@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,42 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.laws.understanding.mask_argument import MaskArgument
 from querykey.laws.understanding.outputs import Path, Slot
 from querykey.laws.understanding.signature import CallSignature
 
 WIDE, NARROW = 1e-6, 2e-3  # a relative deviation below these, in float64 and float32, is rounding
 FLOORS = 1e3  # and so is one below so many times the measured floor, which may not exceed BLIND
 BLIND = 1e-3
-REAL = re.compile(r"attention_mask|real|valid")  # names by which a 1 marks a real token
-
-
-@dataclass(frozen=True)
-class MaskArgument:
-    """An argument that tells a model which tokens are real and which are padding."""
-
-    name: str
-    axis: str  # the length that it covers
-    hides: bool = False  # True: a 1 marks padding, as in torch.nn
-    dtype: torch.dtype = torch.long
-    counts: str = ""  # "any order" or "longest first": it takes the number of real tokens instead
-
-    def value(self, real: torch.Tensor) -> torch.Tensor:
-        """Return what to pass for this (batch, positions) table of real tokens."""
-        real = real.bool()
-        if self.counts:
-            return real.sum(1)
-        return (~real if self.hides else real).to(self.dtype)
-
-    def real(self, value: torch.Tensor, length: int) -> torch.Tensor:
-        """Return the (batch, positions) table of real tokens that a value speaks of."""
-        if self.counts:
-            return torch.arange(length) < value[:, None]
-        return value.bool() ^ self.hides
-
-    @property
-    def names_real(self) -> bool:
-        """Return whether its name settles that a 1 marks a real token."""
-        return bool(REAL.search(self.name))
 
 
 @dataclass(frozen=True)
@@ -70,6 +40,7 @@ class OptionalArguments:
     embeds: str | None = None  # takes embeddings in place of ids
     flags: tuple[str, ...] = ()  # switches such as use_cache
     implementations: tuple[str, ...] = ()  # of attention
+    idle: tuple[str, ...] = ()  # called masks, and nothing that is passed for them matters
     pads: tuple[tuple[str, int], ...] = ()  # ids from which it makes its own mask, by length
 
 

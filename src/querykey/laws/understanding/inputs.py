@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from querykey.laws.run import PLAIN
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.copies import CopyRecipe, ModelCopies
 from querykey.laws.understanding.float64 import duplicate
+from querykey.laws.understanding.mask_inputs import mask_of_example, tellings
 from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.laws.understanding.signature import LENGTHS, CallSignature, length_of
 from querykey.laws.understanding.snapshot import Snapshot
@@ -59,7 +61,7 @@ def _signature(copies: ModelCopies) -> CallSignature:
     """Return what the model takes and gives, by the first grouping of lengths that runs."""
     inputs = _inputs(copies)
     reason, cause = "it was not run", None
-    for grouped in _groupings(inputs):
+    for grouped in chain.from_iterable(tellings(g) for g in _groupings(inputs)):
         try:
             signature = _located(copies, grouped)
         except Exception as error:
@@ -137,6 +139,12 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
                     f"check a function that takes every tensor by itself and joins them, as "
                     f'Subject(lambda ids: model({{"ids": ids}}), example=ids)'
                 )
+            continue
+        parameter = copies.parameters.get(name)
+        optional = parameter is not None and parameter.default is None
+        if mask := mask_of_example(name, value, lengths, optional):
+            if mask.required:
+                yield mask
             continue
         shape = tuple(value.shape)
         if value.dim() == 3 and value.is_floating_point() and _channels_first(copies.model, shape):

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from querykey.laws.run import PLAIN, Run
 from querykey.laws.runner import Runner
-from querykey.laws.understanding.facts import MaskArgument
+from querykey.laws.understanding.mask_argument import MaskArgument
 from querykey.laws.understanding.signature import length_of
 
 COMPARISONS = {"eq", "ne", "gt", "ge", "lt", "le"}

@@ -12,11 +12,19 @@ from typing import Any
 
 import torch
 
+from querykey.laws.understanding.mask_argument import MaskArgument
 from querykey.laws.understanding.outputs import Slot
 from querykey.targets import Input
 
 # Sizes where none is asked for; the main length is 13 unless a setting says otherwise. All differ.
 LENGTHS = {"seq": 10, "target_seq": 9, "third_seq": 8}
+
+
+@dataclass(frozen=True)
+class MaskInput(Input):
+    """A mask that every call must give, of which more is known than that a 1 is a real token."""
+
+    told: MaskArgument | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,9 @@ def draw(
             )
             return (drawn if long else drawn.mT.contiguous()) + entry.low
         return torch.randint(entry.low, entry.high, shape, generator=generator)
+    if isinstance(entry, MaskInput) and entry.told:
+        real = torch.ones(shape[0], shape[entry.axes.index(length_of(entry))], dtype=torch.bool)
+        return entry.told.value(real)
     if entry.kind == "mask":
         return torch.full(shape, entry.real)
     if entry.kind == "lengths":

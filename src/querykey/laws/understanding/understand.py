@@ -19,6 +19,7 @@ from querykey.laws.understanding.facts import ModelFacts, Protocols, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
 from querykey.laws.understanding.intent import find_intent
 from querykey.laws.understanding.loss import find_loss
+from querykey.laws.understanding.mask_inputs import with_meanings
 from querykey.laws.understanding.signature import CallSignature, length_of
 from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.targets import Input
@@ -47,6 +48,7 @@ def _understood(subject: Subject, seed: int) -> Runner:
     if "batch" not in signature.main.axes:
         raise UnsuitedError("its rows are not free: several make one sample")
     facts = ModelFacts(signature, Rounding(copies.recipe.wide))
+    facts = replace(facts, signature=with_meanings(Runner(copies, facts)))
     runner = Runner(copies, facts)
     facts = replace(facts, rounding=replace(facts.rounding, floor=measure_floor(runner)))
     runner = runner.learning(facts)

@@ -1,0 +1,103 @@
+"""Whether an argument of any name hides tokens as a padding mask does, seen by what it does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from querykey.laws.run import PLAIN, Inputs, Run
+from querykey.laws.runner import Runner
+from querykey.laws.trial import deviation
+from querykey.laws.understanding.mask_argument import MaskArgument
+
+# Arguments that say something else of every token, or concern the loss alone.
+OTHERS = re.compile(
+    r"(head|loss|label|target|causal|corrupt|global|cross_attn_head)\w*_mask|bool_masked_pos|"
+    r"\w*(ids|idx|index|embeds?|embeddings?|types?|weights?|labels?|targets?|positions?)|"
+    r"(return|output|use|past|cache|doc|seg|pack|sample|cu|max|num_items)\w*|y|k|v|memory|states?"
+)
+WEIGHTS = {"softmax", "_safe_softmax"}
+FUSED = "scaled_dot_product_attention"
+NONE, LOW = 1e-9, -1e4  # a weight below, and a score below, are of a key that is hidden
+
+
+class HiddenKeys(TorchFunctionMode):
+    """Counts the tables of attention weights in which no real query sees any of some keys."""
+
+    def __init__(self, real: torch.Tensor):
+        super().__init__()
+        self.real = real[0]  # the same for every row
+        self.hidden: list[bool] = []  # by table
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in WEIGHTS and isinstance(result, torch.Tensor):
+            self._note(result.detach().abs() > NONE)
+        elif name == FUSED:
+            mask = (kwargs or {}).get("attn_mask", args[3] if len(args) > 3 else None)
+            if isinstance(mask, torch.Tensor):
+                self._note(mask if mask.dtype is torch.bool else mask > LOW)
+        return result
+
+    def _note(self, seen: torch.Tensor) -> None:
+        length = len(self.real)
+        if seen.dim() < 2 or seen.shape[-1] != length:
+            return
+        if seen.shape[-2] == length:
+            seen = seen[..., self.real, :]
+        self.hidden.append(not bool(seen[..., ~self.real].any()))
+
+
+def hides_tokens(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
+    """Return whether attention gives hidden tokens no weight, or nothing depends on them at all.
+
+    What hides contents alone, as a token that takes their place does, is no mask: answers must be
+    those without these tokens.
+    """
+    real = runner.signature.all_real(inputs, mask.axis)
+    length = real.shape[1]
+    early, late = real.clone(), real.clone()
+    early[:, 1:3] = False
+    late[:, -3:] = False
+    if _gives_no_weight(runner, inputs, mask, late if mask.counts else early, real):
+        return True
+    kept = length - 3
+    changed = runner.signature.with_other(inputs, runner.inputs(seed=1), ~late, mask.axis)
+    cut = runner.signature.cut(inputs, 0, kept, mask.axis)
+    calls = (
+        {**inputs, mask.name: mask.value(late)},
+        {**changed, mask.name: mask.value(late)},
+        {**cut, mask.name: mask.value(late[:, :kept])},
+        changed,
+    )
+    answers = [runner.attempt(call, PLAIN) for call in calls]
+    if any(answer is None for answer in answers):
+        return False
+    stop = kept if mask.axis == runner.signature.axis and runner.signature.sequential else None
+    hidden, other, without, open_ = (a[:, :stop] for a in answers if a is not None)
+    near = runner.facts.threshold
+    matters = deviation(hidden, open_)[0] > near
+    return matters and max(deviation(hidden, other)[0], deviation(hidden, without)[0]) < near
+
+
+def _gives_no_weight(
+    runner: Runner, inputs: Inputs, mask: MaskArgument, some: torch.Tensor, real: torch.Tensor
+) -> bool:
+    """Return whether some attention gives hidden keys no weight, and gives them some otherwise."""
+    tables = []
+    for told in (some, real):
+        watch = HiddenKeys(some)
+        try:
+            with watch, torch.no_grad():
+                passed: Any = {**inputs, mask.name: mask.value(told)}
+                runner.call(runner.complete(Run(passed, PLAIN)))
+        except Exception:
+            return False
+        tables.append(watch.hidden)
+    return len(tables[0]) == len(tables[1]) and any(
+        hidden and not before for hidden, before in zip(*tables, strict=True)
+    )

@@ -1,0 +1,132 @@
+"""Padding masks are found by what they do: by any name, of any form, and nothing else is one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from querykey.laws import check
+
+WORDS, WIDTH, HEADS = 41, 12, 2
+
+
+class Tagger(nn.Module):
+    """Two layers of full attention; the second hides nothing where `faulty`."""
+
+    def __init__(self, faulty=False):
+        super().__init__()
+        self.faulty, self.hidden = faulty, nn.Parameter(torch.randn(WIDTH))
+        self.embed, self.score = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.kinds = nn.Embedding(3, WIDTH)
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+
+    def tagged(self, x, seen=None, added=None):
+        for index, layer in enumerate(self.maps):
+            q, k, v = (t.unflatten(-1, (HEADS, -1)).mT.mT for t in layer(x).chunk(3, -1))
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            scores = q @ k.mT / 2
+            if not (self.faulty and index == 1):
+                scores = scores if added is None else scores + added
+                scores = scores if seen is None else scores.masked_fill(~seen, -1e9)
+            x = x + (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return self.score(x)
+
+
+def taking(name, body, default="=None"):
+    """Return a subclass whose forward takes one more argument of this name."""
+    names = {"torch": torch, "F": F}
+    exec(f"def forward(self, ids, {name}{default}):\n    told = {name}\n{body}", names)
+    return type("Net", (Tagger,), {"forward": names["forward"]})
+
+
+HIDES = """
+    seen = None if told is None else {}
+    return self.tagged(self.embed(ids), seen)
+"""
+REAL, PADDED = (
+    HIDES.format("told.bool()[:, None, None]"),
+    HIDES.format("~told.bool()[:, None, None]"),
+)
+ROW = HIDES.format("told.bool()")
+ADDED = "\n    return self.tagged(self.embed(ids), added=told)\n"
+COUNTED = HIDES.format("(torch.arange(ids.size(1)) < told[:, None])[:, None, None]")
+LOST = "\n    return self.tagged(self.embed(ids))\n"
+
+
+def padding(model, example=None):
+    return check(model, example, laws=["padding"], weights="random")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("observed", REAL),
+        ("m", REAL),
+        ("mask_of_items", REAL),
+        ("attn_mask", ROW),
+        ("attn_bias", ADDED),
+        ("ignored", PADDED),
+        ("pads", PADDED),
+        ("n_frames", COUNTED),
+        ("src_lengths", COUNTED),
+    ],
+)
+def test_a_mask_of_any_name_and_form_is_found(name, body):
+    kind = taking(name, body)
+    report = padding(kind(faulty=True))
+    assert report.about["padding mask"] == name
+    assert report.law("padding.right").verdict == "violated"
+    assert padding(kind()).law("padding.right").verdict == "holds"
+
+
+LIKE_A_MASK = {
+    "corrupted": "x = x if told is None else torch.where(told.bool()[..., None], self.hidden, x)",
+    "shares": "x = x if told is None else x * told[..., None]",
+    "speaker": "x = x if told is None else x + self.kinds(told.long()) * (told != 0)[..., None]",
+    "summary": "x = x if told is None else x + x[told.bool()].mean(0)",
+}
+
+
+@pytest.mark.parametrize("name", LIKE_A_MASK)
+def test_what_says_something_else_of_tokens_is_no_mask(name):
+    kind = taking(
+        name, f"    x = self.embed(ids)\n    {LIKE_A_MASK[name]}\n    return self.tagged(x)"
+    )
+    report = padding(kind())
+    assert report.about["padding mask"] == "none"
+    assert {finding.verdict for finding in report.laws} == {"not-applicable"}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("words_mask", "advice"), ("valid", "violated"), ("nonpad", "violated"), ("extra", None)],
+)
+def test_a_mask_that_nothing_reads_is_told(name, verdict):
+    finding = padding(taking(name, LOST)()).law("padding.right")
+    assert finding.verdict == (verdict or "not-applicable")
+    if verdict == "advice":
+        assert finding.note == (
+            "nothing that was passed for `words_mask` changes an answer, so it hides nothing"
+        )
+
+
+IDS = torch.arange(18).view(2, 9)
+
+
+@pytest.mark.parametrize(
+    ("body", "mask"),
+    [
+        (REAL, None),
+        (REAL, torch.ones(2, 9, dtype=torch.bool)),
+        (HIDES.format("~told[:, None, None]"), torch.zeros(2, 9, dtype=torch.bool)),
+        (HIDES.format("(told == 0)[:, None, None]"), None),
+        (ROW, torch.ones(2, 1, 1, 9, dtype=torch.bool)),
+        (HIDES.format("told == 1"), torch.ones(2, 1, 1, 9, dtype=torch.long)),
+        (HIDES.format("told[:, None, None]"), torch.ones(2, 9, dtype=torch.bool)),
+    ],
+)
+def test_a_mask_that_must_be_given_is_read_as_it_is_meant(body, mask):
+    kind = taking("mask", body, default="")
+    example = None if mask is None else {"ids": IDS, "mask": mask}
+    assert padding(kind(faulty=True), example).law("padding.right").verdict == "violated"
+    assert padding(kind(), example).law("padding.right").verdict == "holds"
