@@ -66,6 +66,12 @@ def _inside(runner: Runner, inputs: Inputs, first: int, second: int) -> tuple[Ce
     return every_cell([first], range(length)), every_cell([second], range(length))
 
 
+def with_other_sizes(runner: Runner) -> Iterator[Setting]:
+    """Try the plain call, a mask that hides nothing, and as many rows as there are heads."""
+    yield from sweeps.plain_and_masked(runner)
+    yield from sweeps.as_many_rows_as_heads(runner)
+
+
 LAWS = (
     Law(
         "batch.alone",
@@ -74,7 +80,7 @@ LAWS = (
         how="One row of a batch is run by itself.",
         trials=alone,
         applies=has_rows,
-        sweep=sweeps.plain_and_masked,
+        sweep=with_other_sizes,
     ),
     Law(
         "batch.others",

@@ -25,8 +25,8 @@ def is_causal(runner: Runner) -> str:
 
 
 def cuts(setting: Setting) -> list[int]:
-    """Return where the future of each row begins: in its middle, after its first, at its last."""
-    places = [setting.length // 2, 1, setting.length - 1]
+    """Return where the future of each row begins: in its middle, at its last, after its first."""
+    places = [setting.length // 2, setting.length - 1, 1]
     return [places[row % 3] for row in range(setting.batch)]
 
 

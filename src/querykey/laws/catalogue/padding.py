@@ -209,6 +209,7 @@ def sweep(runner: Runner) -> Iterator[Setting]:
     yield from plain_settings(runner)
     yield from sweeps.other_implementations(runner)
     yield Setting(train=True)  # some code takes another path there
+    yield from sweeps.as_many_rows_as_heads(runner)
 
 
 LAWS = (

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 
 from querykey.laws.blaming.recorder import WriteRecorder
 from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.law import Law
-from querykey.laws.run import Inputs, Run, Setting
+from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
+from querykey.laws.understanding.signature import back, front
 
 
 def purity(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Compare every tensor that is passed with a copy taken before, with padding as well."""
     inputs = runner.inputs(setting)
     yield _outcome(runner, inputs, setting)
+    if setting == PLAIN and runner.signature.main.kind == "tokens":
+        with suppress(Exception):  # the first and last ids may mean something to it
+            yield _outcome(runner, with_ids_at_the_edges(runner, inputs), setting)
     if setting.mask:
         for axis in padding.padded_axes(runner):
             real = padding.real_tokens(runner, inputs, axis)
             masks = padding.arguments(runner, axis, real)
             yield _outcome(runner, {**inputs, **masks}, setting)
+
+
+def with_ids_at_the_edges(runner: Runner, inputs: Inputs) -> Inputs:
+    """Return inputs that hold the last ids of the vocabulary early, and the first ones late."""
+    main = runner.signature.main
+    value = front(main, inputs[main.name].clone())
+    few = min(3, value.shape[1] // 2, main.high - main.low) if value.dim() == 2 else 0
+    if few:
+        value[:, 1 : 1 + few] = torch.arange(main.high - few, main.high)
+        value[:, -few:] = torch.arange(main.low, main.low + few)
+    return {**inputs, main.name: back(main, value)}
 
 
 def _outcome(runner: Runner, inputs: Inputs, setting: Setting) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from querykey.laws.law import plain_settings
@@ -9,8 +10,9 @@ from querykey.laws.private import attention_implementation
 from querykey.laws.run import PLAIN, Setting
 from querykey.laws.runner import Runner
 
+HEADS = re.compile(r"_?((n|num|number_of)_?)?(attn_|attention_)?(heads?|h)|nhead", re.I)
 LONGEST = 90
-LONG = (150, 60, 30)  # the first of these that the model takes shows what begins at some length
+LONG = (320, 150, 60, 30)  # what begins at some length shows at the first that the model takes
 
 
 def once(runner: Runner) -> Iterator[Setting]:
@@ -41,6 +43,16 @@ def as_called(runner: Runner) -> Iterator[Setting]:
         yield Setting(embeds=True)
 
 
+def as_many_rows_as_heads(runner: Runner) -> Iterator[Setting]:
+    """Try as many rows as attention has heads: a table that is spread over the wrong one of two
+    axes fits only then."""
+    modules = [*runner.copies.model.modules(), getattr(runner.copies.model, "config", None)]
+    held = [pair for module in modules for pair in getattr(module, "__dict__", {}).items()]
+    counts = [n for name, n in held if type(n) is int and HEADS.fullmatch(name) and 2 <= n <= 8]
+    if counts and counts[0] != PLAIN.batch:
+        yield Setting(batch=counts[0])
+
+
 def other_implementations(runner: Runner) -> Iterator[Setting]:
     """Try every implementation of attention that the model does not use by default."""
     usual = attention_implementation(runner.copies.model)
@@ -60,7 +72,7 @@ def long(runner: Runner) -> Iterator[Setting]:
     """Try far more tokens, because a leak may begin at any length."""
     if runner.copies.device.type != "cpu":
         return  # on a GPU an embedding without such a row ends the process, and does not raise
-    for setting in (Setting(length=length) for length in LONG if runner.signature.axis):
+    for setting in (Setting(batch=2, length=n) for n in LONG if runner.signature.axis):
         if runner.attempt(runner.inputs(setting), setting) is not None:
             yield setting
             return

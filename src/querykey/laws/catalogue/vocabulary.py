@@ -160,11 +160,13 @@ def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     edges = {0, 1, 2, 3, main.high - 1, main.high - 2, *watch.numbers}
     special = sorted(s for s in edges if 0 <= s < said(runner, setting) and s not in declared)
     ordinary = [i for i in range(main.low, main.high) if i not in edges and i not in declared]
-    used = [i for i in inputs[main.name].T.flatten().tolist() if i in set(ordinary)]
-    used = list(dict.fromkeys(used))
+    # Those in the middle come first: what ends there, or is hidden there, changes what follows.
+    turned = inputs[main.name].roll(-setting.length // 3, 1).T.flatten().tolist()
+    used = list(dict.fromkeys(i for i in turned if i in set(ordinary)))
     if not special or len(used) <= len(special):
         raise RefusalError("its vocabulary is too small to rename")
-    swaps = [(used[0], next(i for i in ordinary if i != used[0]))]
+    near = min((i for i in ordinary if i != used[0]), key=lambda i: abs(i - used[0]))
+    swaps = [(used[0], near)]
     for everywhere in (False, True):
         tables = find_tables(runner, setting, everywhere)
         if _moved(runner, setting, inputs, tables, swaps).deviation <= runner.facts.threshold:

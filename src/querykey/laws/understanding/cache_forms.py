@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +18,15 @@ from querykey.laws.runner import Runner
 from querykey.laws.understanding.facts import CacheProtocol
 from querykey.laws.understanding.outputs import tensors
 
-STEPS = ("step", "decode_step", "forward_step", "step_forward")
+STEPS = (
+    "step", "decode_step", "forward_step", "step_forward", "single_step", "inference_step",
+    "recurrent_step", "forward_one", "decode_one", "one_step", "forward_one_step",
+)  # fmt: skip
+MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
 SETUPS = re.compile(r"^(set_?up|init|enable|allocate|build)_?(kv_?)?caches?$")
 PLACES = re.compile(r"^(input_pos|input_positions?|cache_positions?)$")
 HOLDERS = re.compile(r"InferenceParams|Cache$|State$")
+LIBRARIES = {"builtins", "torch", "typing", "types", "collections"}
 ROOM = 64  # tokens that a cache is set up for
 
 
@@ -33,19 +40,49 @@ def other_forms(runner: Runner) -> Iterator[CacheProtocol]:
         if inspect.isfunction(function) and len(_required(function)) == 2:
             for flat in (True, False):
                 yield CacheProtocol(None, (), step=_stepping(name, main.name, flat))
+        if inspect.isfunction(function) and len(inspect.signature(function).parameters) == 3:
+            for begin in (*makers(model), _nothing):
+                for flat in (True, False):
+                    step = _stepping_from_state(name, main.name, flat, begin)
+                    yield CacheProtocol(None, (), step=step)
     places = [name for name in runner.copies.parameters if PLACES.match(name)]
     for name in dir(type(model)):
         if places and SETUPS.match(name):
             yield CacheProtocol(None, (), step=_set_up(name, main.name, places[0]))
 
 
-def holders(model: nn.Module) -> Iterator[Callable[[nn.Module, int], Any]]:
-    """Yield what makes the objects that the model's file calls a cache or a state."""
+@dataclass(frozen=True)
+class Fresh:
+    """Makes a fresh object of a class as the first cache."""
+
+    kind: type
+    annotated: bool  # the argument's annotation names the class
+
+    def __call__(self, model: nn.Module, batch: int) -> Any:
+        return self.kind()
+
+
+def holders(model: nn.Module, argument: str) -> Iterator[Callable[[nn.Module, int], Any]]:
+    """Yield what makes the objects that an argument is annotated with, and those of the model's
+    file that are called a cache or a state."""
     module = sys.modules.get(type(model).__module__)  # None for a class whose code was executed
     world = {} if module is None else vars(module)
-    for name, kind in list(world.items()):
-        if isinstance(kind, type) and HOLDERS.search(name) and not issubclass(kind, nn.Module):
-            yield lambda model, batch, kind=kind: kind()
+    named = [kind for name, kind in list(world.items()) if HOLDERS.search(name)]
+    annotated = list(_annotated(model, argument))
+    for kind in dict.fromkeys([*annotated, *named]):
+        if isinstance(kind, type) and not issubclass(kind, nn.Module):
+            yield Fresh(kind, kind in annotated)
+
+
+def _annotated(model: nn.Module, argument: str) -> Iterator[type]:
+    """Yield the classes that people wrote themselves in an argument's annotation."""
+    try:
+        hint = typing.get_type_hints(type(model).forward).get(argument)
+    except Exception:  # a name that is imported for type checkers alone
+        return
+    for kind in typing.get_args(hint) or (hint,):
+        if inspect.isclass(kind) and kind.__module__.partition(".")[0] not in LIBRARIES:
+            yield kind
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
@@ -71,6 +108,47 @@ def _stepping(name: str, main: str, flat: bool) -> Callable[..., tuple[Any, Any]
         return torch.cat([one(ids[:, t]) for t in range(ids.shape[1])], 1), True
 
     return step
+
+
+def _nothing(model: nn.Module, batch: int) -> None:
+    """Return no state, for a step that makes its first one itself."""
+
+
+def _stepping_from_state(
+    name: str, main: str, flat: bool, begin: Callable[[nn.Module, int], Any]
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a step that feeds tokens one by one with a state, and gets scores and a new state."""
+
+    def step(model: Any, inputs: Inputs, cache: Any) -> tuple[Any, Any]:
+        ids, scores = inputs[main], []
+        state = begin(model, len(ids)) if cache is None else cache[0]
+        for token in ids.unbind(1):
+            output = getattr(model, name)(token if flat else token[:, None], state)
+            if not isinstance(output, tuple | list) or len(output) < 2:
+                raise ValueError("it returns no state beside its answer")
+            answer, state = output[0], output[-1]
+            scores.append(answer[:, None] if answer.dim() == 2 else answer)
+        return torch.cat(scores, 1), (state,)
+
+    return step
+
+
+def makers(model: nn.Module) -> Iterator[Callable[[nn.Module, int], Any]]:
+    """Yield the model's methods that make an empty cache, called with as many sizes as fit."""
+    for name in dir(type(model)):
+        if MAKERS.match(name):
+            for arguments in ((), ("batch",), ("batch", "length")):
+                yield _making(name, arguments)
+
+
+def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int], Any]:
+    """Return a function that passes sizes by place to a method of the model."""
+
+    def make(model: nn.Module, batch: int) -> Any:
+        sizes = {"batch": batch, "length": ROOM}
+        return getattr(model, name)(*(sizes[name] for name in arguments))
+
+    return make
 
 
 def _set_up(name: str, main: str, place: str) -> Callable[..., tuple[Any, Any]]:

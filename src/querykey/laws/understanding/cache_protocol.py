@@ -14,14 +14,14 @@ from torch import nn
 from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
-from querykey.laws.understanding.cache_forms import holders, other_forms
+from querykey.laws.understanding.cache_forms import MAKERS, Fresh, holders, makers, other_forms
 from querykey.laws.understanding.facts import CacheProtocol, Protocols
 from querykey.laws.understanding.masks import MASKS
 from querykey.laws.understanding.outputs import Path, children, follow
 
 ARGUMENTS = re.compile(
     r"^(past\w*|(?!use_)(\w+_)?cache(s|_params)?|cached_\w+|(\w+_)?kvs?(_?cache)?|kv_\w+|states?|"
-    r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|carry|layer_past|prev\w*|"
+    r"(?!encoder_)\w*_states?|hc|hx|h_?0|h|hidden|mems|memory|memories|carry|carries|layer_past|prev\w*|"
     r"inference_params)$"
 )
 NOT_CACHES = re.compile(
@@ -29,9 +29,11 @@ NOT_CACHES = re.compile(
 )
 CERTAIN = re.compile(r"past|cache|kv|inference_params")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
-MAKERS = re.compile(r"^(make|init|new|empty|create|allocate|initial)_?\w*(cache|state|memory)s?$")
+# What switches ask for that is no cache.
+BESIDES = re.compile(r"att|weight|loss|dict|hidden|logit|emb|prob|feature|score|all|intermediate")
 FAIRSEQS = "incremental_state"  # a dict that is filled, beside all ids so far
 FEW = 4  # arguments without a telling name that are tried as the cache
+FIRST = (2, 1)
 SPLITS = ((8, 4, 1), (12, 1))  # in chunks, and one token after all others
 
 
@@ -63,8 +65,10 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
                 continue
             if effective and deviation(whole, answer)[0] < runner.facts.threshold:
                 return candidate
-            if _beyond_doubt(runner, candidate):
-                working = working or candidate
+            if working is None and (
+                _beyond_doubt(runner, candidate) or _works_at_first(runner, candidate, inputs)
+            ):
+                working = candidate
     return working
 
 
@@ -76,6 +80,8 @@ def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
     rivals = [n for n in free if ARGUMENTS.match(n) or CERTAIN.search(n)]
     if isinstance(candidate.step, _Filling):
         return True
+    if isinstance(candidate.make, Fresh) and candidate.make.annotated:
+        return True
     if candidate.argument not in rivals or candidate.step is not None:
         return False
     if candidate.source is None:  # an empty list or dict may not be what it wants
@@ -86,6 +92,17 @@ def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
 def _is_returned(candidate: CacheProtocol) -> bool:
     """Return whether the model returns its cache under the name of the argument that takes it."""
     return candidate.source is not None and candidate.source[-1] == candidate.argument
+
+
+def _works_at_first(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> bool:
+    """Return whether the first few tokens are answered rightly in chunks: then it is a cache."""
+    few = runner.signature.cut(inputs, 0, sum(FIRST))
+    trusting = runner.supposing(replace(runner.facts, protocols=Protocols(candidate)))
+    try:
+        whole, fed = (trusting.answer(Run(few, PLAIN, split)) for split in (None, FIRST))
+    except Exception:
+        return False
+    return deviation(whole, fed)[0] < runner.facts.threshold
 
 
 def _optional(runner: Runner, inputs: Inputs) -> list[str]:
@@ -130,18 +147,19 @@ def _candidates(runner: Runner, inputs: Inputs) -> Iterator[CacheProtocol]:
         if argument == FAIRSEQS:
             yield CacheProtocol(argument, None, step=_Filling(runner, argument))
             continue
-        for extra in dict.fromkeys([flags, ()]):
+        asking = [a for a in _asking(runner) if not BESIDES.search(a[0][0])]
+        for extra in dict.fromkeys([flags, (), *asking]):
             for source in _sources(runner, inputs, extra, argument):
                 for start in starts:
                     yield CacheProtocol(argument, source, extra, start)
-        for make in _makers(runner):
+        for make in makers(runner.copies.model):
             for start in starts:
                 for source in (*_sources(runner, inputs, flags, argument), None):
                     yield CacheProtocol(argument, source, flags, start, make)
         for empty in (_Empty(dict), _Empty(list)):
             for start in starts:
                 yield CacheProtocol(argument, None, flags, start, empty)
-        for make in holders(runner.copies.model):
+        for make in holders(runner.copies.model, argument):
             for start in starts:
                 yield CacheProtocol(argument, None, flags, start, make)
     if not arguments:
@@ -218,14 +236,6 @@ def _repeating(runner: Runner, protocol: CacheProtocol) -> Callable[..., Any]:
     return step
 
 
-def _makers(runner: Runner) -> Iterator[Callable[[nn.Module, int], Any]]:
-    """Yield the model's methods that make an empty cache, called with as many sizes as fit."""
-    for name in dir(type(runner.copies.model)):
-        if MAKERS.match(name):
-            for arguments in ((), ("batch",), ("batch", "length")):
-                yield _making(name, arguments)
-
-
 def _readers(runner: Runner) -> Iterator[Callable[[nn.Module, Inputs], Any]]:
     """Yield methods that make a cache from the other inputs, such as an encoder's tokens."""
     names = {entry.name for entry in runner.signature.others()}
@@ -252,20 +262,10 @@ def _reading(name: str, taken: set[str]) -> Callable[[nn.Module, Inputs], Any]:
     return begin
 
 
-def _making(name: str, arguments: tuple[str, ...]) -> Callable[[nn.Module, int], Any]:
-    """Return a function that passes sizes by place to a method of the model."""
-
-    def make(model: nn.Module, batch: int) -> Any:
-        sizes = {"batch": batch, "length": 64}
-        return getattr(model, name)(*(sizes[name] for name in arguments))
-
-    return make
-
-
 def _extending(runner: Runner) -> Iterator[CacheProtocol]:
     """Yield protocols of `extend(ids, state) -> (answer, state)`, beside a stateless forward."""
     main = runner.signature.main.name
-    sized = [_sized(runner, make) for make in _makers(runner)]
+    sized = [_sized(runner, make) for make in makers(runner.copies.model)]
     for begin in (*_readers(runner), *sized):
 
         def step(model: Any, inputs: Inputs, cache: Any, begin=begin) -> tuple[Any, Any]:

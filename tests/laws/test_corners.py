@@ -1,0 +1,61 @@
+"""Faults that show only at some place, size or id: each was once told as lawful."""
+
+import pytest
+import torch
+from torch import nn
+
+from querykey.laws import check
+
+WORDS, WIDTH, HEADS = 61, 12, 2
+
+
+class Decoder(nn.Module):
+    """A causal layer of attention, with one fault by name."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.fault, self.num_heads = fault, HEADS
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids, attention_mask=None):
+        T = ids.size(1)
+        seen = torch.ones(T, T, dtype=torch.bool).tril().expand(len(ids), HEADS, T, T)
+        if self.fault == "a leak beyond 256":
+            seen = seen | (torch.arange(T) >= 256)[:, None] & (torch.arange(T) >= 256)
+        if self.fault == "2 ends a document":
+            number = (ids == 2).cumsum(1)
+            seen = seen & (number[:, None, :, None] == number[:, None, None])
+        if attention_mask is not None:
+            over = attention_mask.bool()
+            wrong = self.fault == "a mask over heads" and len(ids) == HEADS
+            seen = seen & (over[None, :, None] if wrong else over[:, None, None])
+            seen = seen | torch.eye(T, dtype=torch.bool)
+        if self.fault == "rare ids are written over":
+            ids[ids >= WORDS - 3] = 4
+        x = self.embed(ids)
+        if self.fault == "high ids are louder":
+            x = x * torch.where(ids > WORDS // 2, 2.0, 1.0)[..., None]
+        q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        weights = (q @ k.mT / 2).masked_fill(~seen, float("-inf")).softmax(-1)
+        return self.head(x + self.out((weights @ v).transpose(1, 2).flatten(2)))
+
+
+FAULTS = {
+    "a leak beyond 256": "causality.perturb",
+    "a mask over heads": "padding.left",
+    "2 ends a document": "vocabulary",
+    "high ids are louder": "vocabulary",
+    "rare ids are written over": "purity",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_one_place_is_told(fault):
+    finding = check(Decoder(fault), laws=[FAULTS[fault]], weights="random").law(FAULTS[fault])
+    assert (finding.verdict, finding.module) == ("violated", "(model)"), finding
+
+
+def test_without_a_fault_these_laws_hold():
+    report = check(Decoder(), laws=sorted(set(FAULTS.values())), weights="random")
+    assert {finding.verdict for finding in report.laws} == {"holds"}
