@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.laws.planted.cache_guises import Repeating
 from torch import nn
 
 from querykey.laws import check
@@ -59,3 +60,7 @@ def test_a_fault_at_one_place_is_told(fault):
 def test_without_a_fault_these_laws_hold():
     report = check(Decoder(), laws=sorted(set(FAULTS.values())), weights="random")
     assert {finding.verdict for finding in report.laws} == {"holds"}
+
+
+def test_the_rows_of_a_cache_that_is_one_tensor_are_reordered():
+    assert check(Repeating(), laws=["cache.reorder"]).law("cache.reorder").verdict == "holds"

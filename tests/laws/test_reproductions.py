@@ -3,6 +3,7 @@
 The scripts are plain torch. One fault per law is tried always, all of them in the full run.
 """
 
+import importlib
 import multiprocessing
 import runpy
 import subprocess
@@ -71,15 +72,49 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
     planted = {fault.law for fault in mutants.FAULTS} - advice
     assert set(FIRST) == planted
     others = {law.name for law in LAWS} - planted - advice
-    assert others == set(OTHERS) | {"padding.gradient", "accumulation"} | WITHOUT_SCRIPT
+    assert (
+        others
+        == set(OTHERS)
+        | {"padding.gradient", "accumulation"}
+        | (set(PLANTED) - planted)
+        | WITHOUT_SCRIPT
+        | ON_REQUEST
+    )
 
 
-# These compare two models or two caches, or read a loss: no script is written for them yet.
-WITHOUT_SCRIPT = {
-    "cache.reorder", "cache.crop", "cache.padded", "loss.shift", "loss.padding", "documents",
-    "vocabulary", "paths.checkpoint", "paths.reload", "paths.backend", "paths.compile",
-    "paths.export", "paths.autocast", "gradient.custom", "agreement",
-}  # fmt: skip
+PLANTED = {}  # by law, the first planted fault whose twin is one of the same file
+for file in sorted(file.stem for file in (ROOT / "tests" / "laws" / "planted").glob("*.py")):
+    for place, case in enumerate(importlib.import_module(f"tests.laws.planted.{file}").CASES):
+        if not isinstance(case.lawful(), tuple):
+            PLANTED.setdefault(case.laws[0], (file, place))
+# How a cache is cropped is not written down, and what agreement compares are two models.
+WITHOUT_SCRIPT = {"cache.crop", "agreement"}
+ON_REQUEST = {"paths.compile", "paths.export"}  # their scripts are tried with the laws
+FACTORY = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.laws.planted.{file} import CASES
+
+def make():
+    return CASES[{place}].{which}()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", sorted(set(PLANTED) - set(FIRST) - WITHOUT_SCRIPT))
+def test_a_planted_fault_has_a_script_that_its_twin_passes(law, tmp_path):
+    file, place = PLANTED[law]
+    mine = tmp_path / "mine.py"
+    mine.write_text(FACTORY.format(root=str(ROOT), file=file, place=place, which="faulty"))
+    finding = check(f"{mine}:make", laws=[law]).law(law)
+    assert finding.repro, finding
+    assert "querykey" not in finding.repro
+    script = tmp_path / "show.py"
+    script.write_text(finding.repro)
+    code, out = run(script)
+    assert code == 1, out
+    mine.write_text(FACTORY.format(root=str(ROOT), file=file, place=place, which="lawful"))
+    assert code_of_a_fork(script) == 0
 
 
 OTHERS = {

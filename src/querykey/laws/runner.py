@@ -155,10 +155,10 @@ class Runner:
                 answers.append(self.take(output, piece))
                 past += size
                 if len(answers) == 1:
-                    cache = self._edited(run, cache, past, recorder)
+                    cache = self.edited(run, cache, past, recorder)
         return torch.cat(answers, 1)
 
-    def _edited(self, run: Run, cache: Any, past: int, recorder: Recorder | None) -> Any:
+    def edited(self, run: Run, cache: Any, past: int, recorder: Recorder | None) -> Any:
         """Return the cache after what a run does to it behind its first chunk."""
         batch = self.signature.batch_of(run.inputs)
         if run.beams:

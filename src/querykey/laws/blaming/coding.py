@@ -22,17 +22,9 @@ def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -
     if setting.conditions.reseeded:
         lines.append("torch.manual_seed(1)  # other random numbers")
     wanted = setting.attention
-    own = any(wanted in getattr(m, "backends", ()) for m in runner.copies.model.modules())
-    if wanted and own:
-        lines.append("for module in model.modules():")
-        lines.append(f'    if {wanted!r} in getattr(module, "backends", ()):')
-        lines.append(f"        module.backend = {wanted!r}")
-    if wanted and "=" in wanted:
-        attribute, value = wanted.split("=")
-        lines.append("for module in model.modules():")
-        lines.append(f"    if {attribute!r} in vars(module):")
-        lines.append(f"        module.{attribute} = {value}")
-    math = wanted == "math" and not own
+    switched = switch_code(runner, wanted) if wanted else ""
+    lines += [switched] if switched else []
+    math = wanted == "math" and not switched
     if math:
         lines.append("torch.backends.mha.set_fastpath_enabled(False)")
         kernel = "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"
@@ -44,6 +36,27 @@ def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -
         lines.append("torch.backends.mha.set_fastpath_enabled(True)")
         lines.insert(0, "import torch.nn.attention")
     return "\n".join(lines) + "\n"
+
+
+def switch_code(runner: Runner, wanted: str) -> str | None:
+    """Return the code that makes `model` compute attention so; None where it has no such switch."""
+    model: Any = runner.copies.model
+    if any(wanted in getattr(m, "backends", ()) for m in model.modules()):
+        return (
+            "for module in model.modules():\n"
+            f'    if {wanted!r} in getattr(module, "backends", ()):\n'
+            f"        module.backend = {wanted!r}"
+        )
+    if "=" in wanted:
+        attribute, value = wanted.split("=")
+        return (
+            "for module in model.modules():\n"
+            f"    if {attribute!r} in vars(module):\n"
+            f"        module.{attribute} = {value}"
+        )
+    if wanted == "math":
+        return None
+    return f"model.set_attn_implementation({wanted!r})"
 
 
 def answer_code(

@@ -12,7 +12,7 @@ from querykey.laws.blaming.coding import answer_code, cells_code
 from querykey.laws.blaming.literals import CodeWriter
 from querykey.laws.blaming.tracing import trace_run
 from querykey.laws.finding import Finding
-from querykey.laws.run import Run
+from querykey.laws.run import PLAIN, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome
 
@@ -125,6 +125,9 @@ sys.exit(int(bool(missed)))
 
 def of_reaches(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     """Yield the body that looks for parameters, or their rows, without a gradient."""
+    if " are not finite" in finding.note:
+        yield from of_not_finite(runner)
+        return
     end = _unreached(runner, finding.note)
     if not end or runner.subject.forward is not runner.copies.model:
         return
@@ -138,6 +141,22 @@ def of_reaches(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     code.append('if getattr(total, "requires_grad", False):\n    total.backward()')
     lines = "\n".join(code)
     yield f"{SUMMED.strip()}\n\n\n{writer.definitions()}\n\n{lines}\n{end}"
+
+
+def of_not_finite(runner: Runner) -> Bodies:
+    """Yield the body that looks for weights and answers that are not finite."""
+    writer, run = CodeWriter(), Run(runner.inputs(PLAIN), PLAIN)
+    traced = trace_run(runner, run)
+    calls, _ = writer.calls(traced.calls, "output", "    ")
+    answer = answer_code(runner, writer, traced, run, None)
+    yield (
+        f"{writer.definitions()}\n\nmodel = build()\nwith torch.no_grad():\n{calls}\n"
+        f"answer = {answer}\n"
+        "held = [*model.named_parameters(), *model.named_buffers()]\n"
+        "bad = [n for n, t in held if t.is_floating_point() and not t.isfinite().all()]\n"
+        'print(f"not finite are {bad}, and {int((~answer.isfinite()).sum())} numbers of the '
+        'answer")\nsys.exit(int(bool(bad) and not answer.isfinite().all()))\n'
+    )
 
 
 def _unreached(runner: Runner, note: str) -> str:

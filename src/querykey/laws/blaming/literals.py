@@ -9,14 +9,45 @@ from typing import Any
 
 import torch
 
-from querykey.laws.blaming.tracing import TracedCall, parts_of
+from querykey.laws.blaming.tracing import ROWS, TracedCall, UnwritableError, parts_of
+from querykey.laws.private import REORDERING_METHODS
+from querykey.laws.understanding.cache_edits import REORDERS
 
 SHORT = 200  # numbers: a tensor of more floats is drawn by a script, and not written into it
 PLAIN = (bool, int, float, str, type(None))
 
 
-class UnwritableError(Exception):
-    """One sentence: a value that cannot be written down as code."""
+TAKEN_ROWS = '''def taken_rows(cache, rows, batch, model):
+    """Return a cache with these rows in this order, by a method of its own or its model's."""
+    index = torch.tensor(rows)
+    if not isinstance(cache, torch.Tensor):
+        for name in {own}:
+            if callable(getattr(cache, name, None)):
+                return getattr(cache, name)(index) or cache
+        for name in {methods}:
+            if callable(getattr(model, name, None)):
+                return getattr(model, name)(cache, index) or cache
+
+    def taken(part):
+        if isinstance(part, torch.Tensor):
+            axes = [axis for axis in range(min(3, part.dim())) if part.shape[axis] == batch]
+            return part.index_select(axes[0], index) if axes else part
+        if isinstance(part, dict):
+            return {{key: taken(value) for key, value in part.items()}}
+        if isinstance(part, (list, tuple)):
+            values = [taken(value) for value in part]
+            return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
+        if hasattr(part, "__dict__"):
+            other = copy.copy(part)
+            for name, value in vars(part).items():
+                object.__setattr__(other, name, taken(value))
+            return other
+        return part
+
+    return taken(cache)
+
+
+'''
 
 
 @dataclass
@@ -40,9 +71,20 @@ class CodeWriter:
             arguments = [self.value(value) for value in call.args]
             arguments += [f"{key}={self.value(v, key)}" for key, v in call.kwargs.items()]
             method = f".{call.method}" if call.method else ""
+            if call.method == ROWS:
+                self._define_rows()
+                code.append(f"{indent}{name} = taken_rows({', '.join(arguments)}, model)")
+                self.objects.append((name, call.result))
+                continue
             code.append(f"{indent}{name} = model{method}({', '.join(arguments)})")
             self.objects.append((name, call.result))
         return "\n".join(code), prefix
+
+    def _define_rows(self) -> None:
+        """Define what takes the rows of a cache in another order, once."""
+        text = TAKEN_ROWS.format(own=REORDERS, methods=REORDERING_METHODS)
+        if text not in self.lines:
+            self.lines.insert(0, text)
 
     def value(self, value: Any, name: str = "value") -> str:
         """Return the code of a value; a tensor gets a name of its own."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from querykey.laws.blaming.script import Preparation, shows, whole_script
 from querykey.laws.blaming.templates import bodies
+from querykey.laws.catalogue.reload import made_anew
 from querykey.laws.finding import Finding
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome
@@ -28,8 +30,18 @@ def reproduction(runner: Runner, finding: Finding, outcome: Outcome) -> str | No
             return None
         for preparation in _preparations(runner, outcome):
             text = whole_script(title, runner.subject, preparation, body)
-            if shows(runner.subject, lambda: duplicate(runner.copies.model, wide=False), text):
+            if shows(runner.subject, _makes(runner, finding), text):
                 return text
+
+
+def _makes(runner: Runner, finding: Finding) -> Callable[[], nn.Module]:
+    """Return what stands for the script's `make`: it gives copies; for reloading, a new model
+    after the first copy."""
+    if finding.law != "paths.reload":
+        return lambda: duplicate(runner.copies.model, wide=False)
+    own = runner.copies.model
+    made = iter([own, made_anew(runner)[0] or own])
+    return lambda: duplicate(next(made), wide=False)
 
 
 def _preparations(runner: Runner, outcome: Outcome) -> Iterator[Preparation]:

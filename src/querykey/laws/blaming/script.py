@@ -142,7 +142,7 @@ def whole_script(title: str, subject: Subject, preparation: Preparation, body: s
     words = f"{title}\n\nIt prints what it compares; the exit code is 1 where the law is broken."
     head = "\n".join(textwrap.fill(part, 98) for part in words.replace('"""', "'''").split("\n"))
     head = head.replace("\\", "/")
-    imports = "import importlib.util\nimport math\nimport random\nimport sys\n\n"
+    imports = "import copy\nimport importlib.util\nimport math\nimport random\nimport sys\n\n"
     imports += "import numpy\nimport torch\nfrom torch import nn\n\n"
     code = preparation.code(subject.forward is not subject.model)
     return f'"""{head}\n"""\n\n{imports}{making(subject)}\n\n{code}\n\n{body}'
@@ -156,7 +156,7 @@ def shows(subject: Subject, copied: Callable[[], nn.Module], text: str) -> bool:
         model = copied()
         return (model, subject.on(model)) if function else model
 
-    before, after = text.index("import importlib.util"), text.index("DTYPE, LIMIT = ")
+    before, after = text.index("import copy\nimport importlib.util"), text.index("DTYPE, LIMIT = ")
     imports = "\n".join(
         line for line in text[before:after].split("\n") if line.startswith(("import ", "from "))
     )

@@ -17,6 +17,16 @@ from querykey.laws.blaming.gradient_templates import (
     of_reaches,
 )
 from querykey.laws.blaming.literals import CodeWriter
+from querykey.laws.blaming.loss_templates import of_hidden_labels, of_own_derivatives, of_shift
+from querykey.laws.blaming.path_templates import (
+    of_autocast,
+    of_checkpoint,
+    of_compiling,
+    of_exporting,
+    of_kernels,
+    of_reload,
+    of_vocabulary,
+)
 from querykey.laws.blaming.tracing import TracedRun, trace_run, tracing
 from querykey.laws.catalogue import padding
 from querykey.laws.finding import Finding
@@ -232,6 +242,16 @@ TEMPLATES: dict[str, Callable[[Runner, Outcome, Finding], Bodies]] = {
     "tying": of_tying,
     "dtype.agree": of_precision,
     "cache.generate": of_generation,
+    "vocabulary": of_vocabulary,
+    "loss.shift": of_shift,
+    "loss.padding": of_hidden_labels,
+    "gradient.custom": of_own_derivatives,
+    "paths.checkpoint": of_checkpoint,
+    "paths.backend": of_kernels,
+    "paths.reload": of_reload,
+    "paths.autocast": of_autocast,
+    "paths.compile": of_compiling,
+    "paths.export": of_exporting,
 }
 
 

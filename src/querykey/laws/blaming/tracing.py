@@ -15,7 +15,12 @@ from torch import nn
 from querykey.laws.run import Run
 from querykey.laws.runner import Runner
 
+ROWS = "@rows"  # no method: the rows of a cache are taken in another order
 MODEL = ""  # the method of a call of the model itself, or of the function that a Subject holds
+
+
+class UnwritableError(Exception):
+    """One sentence: a value, or what is done with it, that cannot be written down as code."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,18 @@ def trace_run(runner: Runner, run: Run) -> TracedRun:
             return take(output, *rest)
 
         watched.take = noted  # type: ignore[method-assign]
+        if run.drafts:
+            raise UnwritableError("how a cache is cropped is not written down")
+        edit = watched.edited
+
+        def reordered(run: Run, cache: Any, past: int, recorder: Any) -> Any:
+            new = edit(run, cache, past, recorder)
+            if run.beams:
+                batch = runner.signature.batch_of(run.inputs)
+                trace.calls.append(TracedCall(ROWS, (cache, list(run.beams), batch), {}, new))
+            return new
+
+        watched.edited = reordered  # type: ignore[method-assign]
         answer = watched.answer(run)
     return TracedRun(run, trace.calls, taken, answer)
 

@@ -76,7 +76,8 @@ def pairing(call: Asked, labels: torch.Tensor) -> Pairing:
     return Pairing(pairs)
 
 
-def _asked(runner: Runner, inputs: Inputs, labels: torch.Tensor, setting: Setting) -> Asked:
+def asked_with(runner: Runner, inputs: Inputs, labels: torch.Tensor, setting: Setting) -> Asked:
+    """Return what a call with these labels shows."""
     call = asked(runner, {**inputs, interface(runner).name: labels}, setting)
     if call is None:
         raise RefusalError("it returns no loss")
@@ -87,7 +88,7 @@ def shift(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Read from the loss's derivative which label each answer is compared with."""
     inputs = runner.inputs(setting)
     labels = distinct_labels(runner, inputs)
-    pairs = pairing(_asked(runner, inputs, labels, setting), labels)
+    pairs = pairing(asked_with(runner, inputs, labels, setting), labels)
     yield _judged(runner, setting, pairs)
     if runner.signature.others():
         yield from _from_labels_alone(runner, setting, inputs, labels)
@@ -159,14 +160,20 @@ def uncounted(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if ignored is None:
         raise RefusalError("no label was found that says that a place does not count")
     labels = distinct_labels(runner, inputs)
-    whole = _asked(runner, inputs, labels, setting)
+    whole = asked_with(runner, inputs, labels, setting)
     pairs = pairing(whole, labels)
-    hidden = labels.clone()
-    hidden[0, 2:] = hidden[1, 4] = hidden[2, 1] = ignored
-    call = _asked(runner, inputs, hidden, setting)
+    hidden = with_hidden(labels, ignored)
+    call = asked_with(runner, inputs, hidden, setting)
     yield from _derivatives(runner, setting, pairs, call, hidden)
     yield from _normalised(runner, setting, pairs, (whole, labels), (call, hidden))
     yield from _padded(runner, setting, inputs, hidden, call)
+
+
+def with_hidden(labels: torch.Tensor, ignored: int) -> torch.Tensor:
+    """Return labels some of which do not count, more in the first row than in others."""
+    hidden = labels.clone()
+    hidden[0, 2:] = hidden[1, 4] = hidden[2, 1] = ignored
+    return hidden
 
 
 def _derivatives(
@@ -233,20 +240,11 @@ def _padded(
     runner: Runner, setting: Setting, inputs: Inputs, labels: torch.Tensor, call: Asked
 ) -> Iterator[Outcome]:
     """Yield how much the loss moves when rows are padded on the right by what does not count."""
-    axis, masks = runner.signature.axis, runner.facts.masks_over(runner.signature.axis)
+    masks = runner.facts.masks_over(runner.signature.axis)
     if not masks and not runner.facts.causal:
         return  # it cannot be told what is padding
-    longer = Setting(batch=setting.batch, length=setting.length + PADS)
-    more = runner.inputs(longer, seed=1)
-    padded = runner.signature.edit(
-        inputs, lambda value: torch.cat([value, _like(more, value, setting)], 1)
-    )
-    real = runner.signature.all_real(padded, axis)
-    real[:, setting.length :] = False
-    padded |= {mask.name: mask.value(real) for mask in masks}
-    wide = torch.full((len(labels), longer.length), _off(runner))
-    wide[:, : setting.length] = labels
-    other = _asked(runner, padded, wide, longer)
+    padded, wide, longer = with_more_padding(runner, inputs, labels)
+    other = asked_with(runner, padded, wide, longer)
     assert call.scores is not None
     if other.scores is None or (
         deviation(call.scores, other.scores[:, : setting.length])[0] > runner.facts.threshold
@@ -258,6 +256,24 @@ def _padded(
         "padding whose labels do not count are added to every row"
     )
     yield Outcome(gap, note, longer, evidence=Evidence(module=guilty_part(runner.copies.model, "")))
+
+
+def with_more_padding(
+    runner: Runner, inputs: Inputs, labels: torch.Tensor
+) -> tuple[Inputs, torch.Tensor, Setting]:
+    """Return inputs and labels with padding on the right of every row, and the setting."""
+    setting, axis = SIZE, runner.signature.axis
+    longer = Setting(batch=setting.batch, length=setting.length + PADS)
+    more = runner.inputs(longer, seed=1)
+    padded = runner.signature.edit(
+        inputs, lambda value: torch.cat([value, _like(more, value, setting)], 1)
+    )
+    real = runner.signature.all_real(padded, axis)
+    real[:, setting.length :] = False
+    padded |= {mask.name: mask.value(real) for mask in runner.facts.masks_over(axis)}
+    wide = torch.full((len(labels), longer.length), _off(runner))
+    wide[:, : setting.length] = labels
+    return padded, wide, longer
 
 
 def _like(more: Inputs, value: torch.Tensor, setting: Setting) -> torch.Tensor:

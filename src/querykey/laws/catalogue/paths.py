@@ -46,12 +46,12 @@ def switch(model: nn.Module) -> Callable[[nn.Module], None] | None:
             if is_pretrained(model) and not getattr(model, "supports_gradient_checkpointing", True):
                 return None
             return lambda m, name=name: _called(m, name)
-    holders = [(m, n) for m in _holders(model) for n, v in vars(m).items()
+    held = [(m, n) for m in holders(model) for n, v in vars(m).items()
                if FLAGS.match(n) and isinstance(v, bool)]  # fmt: skip
-    return _flagged if holders else None
+    return _flagged if held else None
 
 
-def _holders(model: nn.Module) -> Iterator[Any]:
+def holders(model: nn.Module) -> Iterator[Any]:
     """Yield what may hold a flag: modules and their configurations."""
     for module in model.modules():
         yield module
@@ -69,7 +69,7 @@ def _called(model: Any, name: str) -> None:
 
 
 def _flagged(model: nn.Module) -> None:
-    for holder in _holders(model):
+    for holder in holders(model):
         for name, value in list(vars(holder).items()):
             if FLAGS.match(name) and isinstance(value, bool):
                 object.__setattr__(holder, name, True)

@@ -103,6 +103,17 @@ def _train(runner: Runner, model: nn.Module) -> None:
 
 def fresh_model(runner: Runner, setting: Setting) -> tuple[nn.Module, str]:
     """Return a model that was built anew with other weights, and how; else a copy as it began."""
+    made, how = made_anew(runner)
+    if made is None:
+        model = duplicate(runner.copies.of(setting), wide=False)
+    else:
+        model = duplicate(made, runner.copies.recipe.wide)
+    randomise(model, OTHER_SEED)
+    return model.to(runner.copies.device), how
+
+
+def made_anew(runner: Runner) -> tuple[nn.Module | None, str]:
+    """Return a model that was built as this one was, and how; None where nothing builds one."""
     own = runner.copies.model
     for build_it, how in _ways(runner):
         try:
@@ -112,12 +123,8 @@ def fresh_model(runner: Runner, setting: Setting) -> tuple[nn.Module, str]:
         except Exception:
             continue
         if isinstance(candidate, nn.Module) and _is_like(candidate, own):
-            model = duplicate(candidate, runner.copies.recipe.wide)
-            randomise(model, OTHER_SEED)
-            return model.to(runner.copies.device), how
-    model = duplicate(runner.copies.of(setting), wide=False)
-    randomise(model, OTHER_SEED)
-    return model, "a copy as it was before training"
+            return candidate, how
+    return None, "a copy as it was before training"
 
 
 def _ways(runner: Runner) -> Iterator[tuple[Any, str]]:

@@ -151,7 +151,15 @@ def _special_in(held: dict[str, Any]) -> set[int]:
 
 
 def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Rename ordinary ids, to see that all tables were found; then those at the edges."""
+    """Rename the ids at the edges, and those that the model compares with."""
+    yield _moved(runner, setting, runner.inputs(setting), *renaming(runner, setting))
+
+
+def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, int]]]:
+    """Return the tables of words, and the pairs of ids that change names.
+
+    That all tables were found is seen by ordinary ids, whose names do not matter.
+    """
     main, inputs = runner.signature.main, runner.inputs(setting)
     watch = ComparedIds(inputs[main.name])
     with watch, torch.no_grad():
@@ -170,10 +178,22 @@ def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     for everywhere in (False, True):
         tables = find_tables(runner, setting, everywhere)
         if _moved(runner, setting, inputs, tables, swaps).deviation <= runner.facts.threshold:
-            break
-    else:
-        raise RefusalError("renaming ordinary ids changes answers: not all its tables were found")
-    yield _moved(runner, setting, inputs, tables, list(zip(special, used, strict=False)))
+            return tables, list(zip(special, used, strict=False))
+    raise RefusalError("renaming ordinary ids changes answers: not all its tables were found")
+
+
+def order_of(words: int, swaps: list[tuple[int, int]]) -> torch.Tensor:
+    """Return the new name of every id."""
+    order = torch.arange(words)
+    for first, second in swaps:
+        order[first], order[second] = second, first
+    return order
+
+
+def renamed(runner: Runner, inputs: Inputs, order: torch.Tensor) -> Inputs:
+    """Return inputs whose ids have their new names."""
+    new = {e.name: order[inputs[e.name]] for e in _renamed_inputs(runner)}
+    return runner.signature.edit({**inputs, **new}, lambda value: value)
 
 
 def said(runner: Runner, setting: Setting) -> int:
@@ -190,16 +210,13 @@ def _moved(
     runner: Runner, setting: Setting, inputs: Inputs, tables: Tables, swaps: list[tuple[int, int]]
 ) -> Outcome:
     """Return how far answers move when these ids change their names."""
-    order = torch.arange(tables.words)
-    for first, second in swaps:
-        order[first], order[second] = second, first
-    new = {e.name: order[inputs[e.name]] for e in _renamed_inputs(runner)}
-    renamed = runner.signature.edit({**inputs, **new}, lambda value: value)
+    order = order_of(tables.words, swaps)
+    other = renamed(runner, inputs, order)
     before, after = Recorder(), Recorder()
     with torch.no_grad():
         first = runner.answer(Run(inputs, setting), before)
         with tables.renamed(order):
-            second = tables.back(runner.answer(Run(renamed, setting), after), order)
+            second = tables.back(runner.answer(Run(other, setting), after), order)
     gap, index = deviation(first.flatten(0, 1), second.flatten(0, 1))
     if not gap > runner.facts.threshold:
         return Outcome(gap, setting=setting)

@@ -32,7 +32,7 @@ def reordered(cache: Any, rows: Sequence[int], model: nn.Module, batch: int) -> 
     device = next((p.device for p in model.parameters()), None)
     index = index if device is None else index.to(device)
     for name in REORDERS:
-        method = getattr(cache, name, None)
+        method = None if isinstance(cache, torch.Tensor) else getattr(cache, name, None)
         if callable(method):
             result = method(index)
             return cache if result is None else result

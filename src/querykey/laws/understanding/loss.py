@@ -93,11 +93,11 @@ def loss_of(runner: Runner, inputs: Inputs, setting: Setting = PLAIN) -> torch.T
     """Return the one number among the outputs of a call, or None where there is none."""
     with torch.no_grad():
         output = runner.call(runner.complete(Run(inputs, setting)), setting)
-    number = _number(output)
+    number = number_of(output)
     return None if number is None else number.cpu().double()
 
 
-def _number(output: Any) -> torch.Tensor | None:
+def number_of(output: Any) -> torch.Tensor | None:
     """Return the loss among the outputs: the one called so, else the only single number."""
     numbers = [
         (path, t.squeeze())
@@ -113,10 +113,10 @@ def asked(runner: Runner, inputs: Inputs, setting: Setting) -> Asked | None:
     """Return what one call with labels shows; None where it returns no loss."""
     recorder = Recorder(live=True)
     output = runner.call(runner.complete(Run(inputs, setting)), setting, recorder)
-    loss = _number(output)
+    loss = number_of(output)
     if loss is None:
         return None
-    for scores in _scores(runner, output, recorder, inputs):
+    for scores in scores_of(runner, output, recorder, inputs):
         if not (scores.requires_grad and loss.requires_grad):
             continue
         [gradient] = torch.autograd.grad(loss, [scores], retain_graph=True, allow_unused=True)
@@ -134,7 +134,7 @@ def _places(runner: Runner, inputs: Inputs) -> tuple[int, int]:
     return runner.signature.batch_of(inputs), runner.signature.length_of(inputs)
 
 
-def _scores(
+def scores_of(
     runner: Runner, output: Any, recorder: Recorder, inputs: Inputs
 ) -> Iterator[torch.Tensor]:
     """Yield the tensors of scores of words: those that are returned, then those of modules."""
