@@ -26,8 +26,8 @@ def takes_a_mask(runner: Runner) -> str:
 
 def knows_padding(runner: Runner) -> str:
     """Return why the law does not apply to a model that takes no mask and makes none from ids."""
-    arguments = runner.facts.arguments
-    return "" if arguments.pads or arguments.idle else takes_a_mask(runner)
+    signs = runner.facts.arguments.padding
+    return "" if signs.ids or signs.idle else takes_a_mask(runner)
 
 
 def takes_left_padding(runner: Runner) -> str:
@@ -90,13 +90,13 @@ def protected(runner: Runner, inputs: Inputs, axis: str, real: torch.Tensor) -> 
 
 def right(runner: Runner, setting: Setting) -> Iterator[Trial | Outcome]:
     """Pad on the right: with other content, then not at all; tell of masks that do nothing."""
-    for name in runner.facts.arguments.idle:
+    for name in runner.facts.arguments.padding.idle:
         note = f"nothing that was passed for `{name}` changes an answer, so it hides nothing"
         yield Outcome(1.0, note, setting, advice=True)
     for axis in padded_axes(runner):
         yield from _content(runner, setting, axis, left=False)
         yield from _amount(runner, setting, axis, left=False)
-    for axis, _ in runner.facts.arguments.pads:
+    for axis, _ in runner.facts.arguments.padding.ids:
         yield from _amount(runner, setting, axis, left=False)
 
 
@@ -180,7 +180,7 @@ def _inside(runner: Runner, axis: str, first: list, second: list) -> tuple[Cells
 def pad_with_its_token(runner: Runner, inputs: Inputs, real: torch.Tensor, axis: str) -> Inputs:
     """Return inputs padded with the token that the model's configuration names, if any."""
     config: Any = getattr(runner.copies.model, "config", None)
-    known = dict(runner.facts.arguments.pads)
+    known = dict(runner.facts.arguments.padding.ids)
     token = known.get(axis, getattr(config, "pad_token_id", None))
     entry = next((e for e in runner.signature.inputs if axis in e.axes), None)
     if not isinstance(token, int) or entry is None or entry.kind != "tokens" or token < 0:

@@ -122,7 +122,7 @@ def _renamed_inputs(runner: Runner) -> list[Input]:
 def declared_ids(runner: Runner) -> set[int]:
     """Return the ids that a model's attributes, tables, arguments or file name as special."""
     model: Any = runner.copies.model
-    ids = {token for _, token in runner.facts.arguments.pads if _is_named(runner, token)}
+    ids = {token for _, token in runner.facts.arguments.padding.ids if _is_named(runner, token)}
     for module in model.modules():
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             ids.add(module.padding_idx)

@@ -13,7 +13,7 @@ from querykey.laws.run import PLAIN, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.copies import backends_of
-from querykey.laws.understanding.facts import OptionalArguments, PositionArgument
+from querykey.laws.understanding.facts import OptionalArguments, PaddingSigns, PositionArgument
 from querykey.laws.understanding.masks import find_idle, find_masks
 from querykey.laws.understanding.padding_ids import find_padding_ids
 
@@ -32,8 +32,7 @@ def find_arguments(runner: Runner) -> OptionalArguments:
         _embeds(runner),
         tuple(name for name in runner.copies.parameters if FLAGS.match(name)),
         _implementations(runner),
-        tuple(find_idle(runner, masks)),
-        tuple(find_padding_ids(runner, masks)),
+        PaddingSigns(tuple(find_padding_ids(runner, masks)), tuple(find_idle(runner, masks))),
     )
 
 

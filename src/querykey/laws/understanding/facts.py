@@ -32,6 +32,14 @@ class PositionArgument:
 
 
 @dataclass(frozen=True)
+class PaddingSigns:
+    """What speaks of padding beside the masks that are known to hide it."""
+
+    ids: tuple[tuple[str, int], ...] = ()  # from which it makes its own mask, by length
+    idle: tuple[str, ...] = ()  # called masks, and nothing that is passed for them matters
+
+
+@dataclass(frozen=True)
 class OptionalArguments:
     """The optional arguments and switches of a model whose meaning is known."""
 
@@ -40,8 +48,7 @@ class OptionalArguments:
     embeds: str | None = None  # takes embeddings in place of ids
     flags: tuple[str, ...] = ()  # switches such as use_cache
     implementations: tuple[str, ...] = ()  # of attention
-    idle: tuple[str, ...] = ()  # called masks, and nothing that is passed for them matters
-    pads: tuple[tuple[str, int], ...] = ()  # ids from which it makes its own mask, by length
+    padding: PaddingSigns = PaddingSigns()
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ def _understood(subject: Subject, seed: int) -> Runner:
     facts = replace(facts, rounding=replace(facts.rounding, floor=measure_floor(runner)))
     runner = runner.learning(facts)
     facts = replace(facts, arguments=find_arguments(runner), spans=tuple(spans(copies.model)))
-    if facts.arguments.pads:
-        facts = replace(facts, signature=without_pads(facts.signature, facts.arguments.pads))
+    if pads := facts.arguments.padding.ids:
+        facts = replace(facts, signature=without_pads(facts.signature, pads))
         runner = Runner(copies, facts)
     runner = runner.learning(facts)
     facts = replace(facts, intent=find_intent(runner))
