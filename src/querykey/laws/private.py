@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+SOFTMAXES = ("softmax", "_safe_softmax")  # that give weights of attention
 GROUPED_PRODUCTS = ("grouped_mm", "_grouped_mm")  # the kernel of mixtures of experts
 # Methods of models that take a cache, or nothing, and the rows of beams.
 REORDERING_METHODS = (

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from querykey.laws.private import SOFTMAXES
 from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
@@ -19,7 +20,6 @@ OTHERS = re.compile(
     r"\w*(ids|idx|index|embeds?|embeddings?|types?|weights?|labels?|targets?|positions?)|"
     r"(return|output|use|past|cache|doc|seg|pack|sample|cu|max|num_items)\w*|y|k|v|memory|states?"
 )
-WEIGHTS = {"softmax", "_safe_softmax"}
 FUSED = "scaled_dot_product_attention"
 NONE, LOW = 1e-9, -1e4  # a weight below, and a score below, are of a key that is hidden
 
@@ -35,7 +35,7 @@ class HiddenKeys(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name in WEIGHTS and isinstance(result, torch.Tensor):
+        if name in SOFTMAXES and isinstance(result, torch.Tensor):
             self._note(result.detach().abs() > NONE)
         elif name == FUSED:
             mask = (kwargs or {}).get("attn_mask", args[3] if len(args) > 3 else None)
