@@ -39,6 +39,8 @@ def save(model: nn.Module, folder: str | Path, *, shard_bytes: int = 5 * 10**9) 
         tensor = torch.cat([ours[name] for name in names])
         tensor = tensor.mT if row.layout == "transposed" and tensor.ndim == 2 else tensor
         theirs[row.theirs.removeprefix(prefix)] = tensor
+    repeated = family.names.repeats.items()
+    theirs |= {name: theirs[other].clone() for name, other in repeated if other in theirs}
     write_folder(folder, settings, theirs, shard_bytes, _special_settings(config))
 
 

@@ -246,6 +246,7 @@ BERT_NAMES = TensorNames(
         ("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
         ("cls.predictions.bias", "cls.predictions.decoder.bias"),
     ),
+    repeats={"cls.predictions.bias": "cls.predictions.decoder.bias"},
     dropped=(
         "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "pooler.dense.weight", "pooler.dense.bias",
@@ -272,6 +273,7 @@ ROBERTA_NAMES = TensorNames(
         ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
         ("lm_head.bias", "lm_head.decoder.bias"),
     ),
+    repeats={"lm_head.bias": "lm_head.decoder.bias"},
 )
 ROBERTA = Family(
     ("roberta", "xlm-roberta", "camembert"), ROBERTA_ENTRIES, ROBERTA_NAMES,

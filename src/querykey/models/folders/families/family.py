@@ -64,6 +64,8 @@ class TensorNames:
     copies: Mapping[str, str] = field(default_factory=dict)
     # The end of a name, and the other name that a tied tensor may have been stored under instead.
     aliases: tuple[tuple[str, str], ...] = ()
+    # Names that `transformers` misses though nothing reads them, and those that they then repeat.
+    repeats: Mapping[str, str] = field(default_factory=dict)
     # A head that is tied where it equals the embedding, whatever config.json says.
     tied_if_equal: str | None = None
 
