@@ -189,6 +189,34 @@ def test_no_room_for_the_output_is_one_sentence(words):
     assert done.stderr == "qk: there is no room left where the output was to be written\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_a_refusal_that_cannot_be_printed_keeps_its_exit_code():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([QK, "targets", "nosuch"], stdout=subprocess.PIPE, stderr=full)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_folder_that_was_deleted_is_no_place_to_run_in(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = f"cd {gone}; rmdir {gone}; {QK} targets decoder"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == ("qk: the current folder has been deleted; change to one that is there\n")
+
+
+def test_a_warning_is_a_sentence(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import warnings\n"
+        "from torch import nn\n"
+        "warnings.warn('a\x1b[31m word', stacklevel=1)\n"
+        "def make(): return nn.Linear(3, 2)\n"
+    )
+    words = ["cost", f"{tmp_path}/model.py:make", "--input", "input=array(n,3)", "--json"]
+    done = subprocess.run([QK, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "qk: a\\x1b[31m word\n")
+
+
 INTERRUPTS = """
 import os, signal, torch
 def raises():

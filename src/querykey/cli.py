@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
@@ -35,7 +36,13 @@ app = App(
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    warnings.showwarning = _show_warning
     sys.exit(run(sys.argv[1:] if words is None else words))
+
+
+def _show_warning(message: Warning | str, *where: Any) -> None:
+    """Print a warning as a sentence; the line of code that it comes from is not the user's."""
+    print(f"qk: {visible(str(message))}", file=sys.stderr)
 
 
 def run(words: Sequence[str]) -> int:
@@ -43,6 +50,8 @@ def run(words: Sequence[str]) -> int:
     from querykey.show import console, until_the_reader_leaves
 
     code, pressed = 0, []
+    if not _is_somewhere():
+        return _refuse("the current folder has been deleted; change to one that is there")
     try:
         with _ctrl_c() as pressed, until_the_reader_leaves():
             code = app(
@@ -66,6 +75,14 @@ def run(words: Sequence[str]) -> int:
         sys.stdout = None
         return _refuse("there is no room left where the output was to be written")
     return code or 0
+
+
+def _is_somewhere() -> bool:
+    """Return whether the current folder exists: torch ends a process that computes elsewhere."""
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -590,7 +607,10 @@ def _say(words: str) -> None:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"qk: {visible(sentence)}", file=sys.stderr)
+    try:
+        print(f"qk: {visible(sentence)}", file=sys.stderr, flush=True)
+    except OSError:  # nobody can read it, and the exit code still says that something was wrong
+        sys.stderr = None
     return 2
 
 

@@ -1,7 +1,9 @@
 """Whatever is wrong with a folder is one sentence that names the file, and the tensor."""
 
 import json
+import math
 import shutil
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -407,3 +409,22 @@ def test_what_is_no_model_of_ours_is_not_saved(tmp_path):
     file.write_text("")
     with pytest.raises(FolderError, match="file: this is a file"):
         qk.models.save(build(preset("gpt")), file)
+
+
+def test_weights_that_are_not_finite_are_told_of(tmp_path):
+    model = qk.models.build(qk.models.preset("gpt"))
+    with torch.no_grad():
+        model.embed.tokens.weight[3, 1] = 1e6
+    qk.models.save(model, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        qk.models.load(tmp_path)
+    with pytest.warns(UserWarning, match="1 tensor holds numbers beyond float16"):
+        qk.models.load(tmp_path, dtype=torch.float16)
+    with torch.no_grad():
+        model.embed.tokens.weight[3, 1] = math.nan
+    qk.models.save(model, tmp_path)
+    with pytest.warns(
+        UserWarning, match="1 tensor holds NaN or infinity, `embed.tokens.weight` am"
+    ):
+        qk.models.load(tmp_path)

@@ -69,10 +69,29 @@ def load(
     with torch.no_grad():
         for name, tensor in stored_tensors(model):
             tensor.copy_(weights[name])
+    _warn_of_what_is_not_finite(model, weights, folder)
     if family is not None:
         kept = {name: settings[name] for name in family.entries.kept if name in settings}
         model.origin = Origin(settings["model_type"], kept)  # type: ignore[assignment]
     return model.eval()
+
+
+def _warn_of_what_is_not_finite(
+    model: nn.Module, weights: dict[str, torch.Tensor], folder: Path
+) -> None:
+    """Warn of NaN and infinity in the file, and of numbers that the model's dtype cannot hold."""
+    wrong = {name: tensor for name, tensor in stored_tensors(model) if not _is_finite(tensor)}
+    if wrong:
+        first = next((name for name in wrong if not _is_finite(weights[name])), None)
+        what = f"NaN or infinity, `{first}` among them"
+        if first is None:
+            what = f"numbers beyond {str(next(iter(wrong.values())).dtype).removeprefix('torch.')}"
+        count = "1 tensor holds" if len(wrong) == 1 else f"{len(wrong)} tensors hold"
+        warnings.warn(f"{folder}: {count} {what}", stacklevel=3)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or bool(tensor.isfinite().all())
 
 
 @contextmanager
