@@ -11,7 +11,8 @@ import pytest
 
 from querykey import models
 from querykey.errors import QuerykeyError
-from querykey.show import WriteError, write_file
+from querykey.laws.running.scripts import write_scripts
+from querykey.show import WriteError, make_folder, write_file
 
 # Forks a process that saves over and over, kills it in the middle, and looks at what it left.
 KILLS = """
@@ -105,3 +106,18 @@ def test_a_file_with_a_long_name_is_written(tmp_path):
     name = "ä" * 120
     write_file(tmp_path / name, "text")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    make_folder(tmp_path / "one/two")
+    assert (tmp_path / "one/two").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match=r"^`.*/file/below` cannot be made: Not a directory$"):
+        make_folder(tmp_path / "file/below")
+
+
+def test_scripts_go_into_a_folder_that_is_made_or_refused(tmp_path):
+    """An earlier version showed a traceback."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError):
+        write_scripts(tmp_path / "file/below", [])

@@ -18,7 +18,7 @@ from querykey.lab.experiment import Experiment
 from querykey.lab.measurement import Measurement
 from querykey.lab.rows import DOCUMENTS, ROWS
 from querykey.lab.table import EXPERIMENTS
-from querykey.show import WriteError, write_file
+from querykey.show import make_folder, write_file
 from querykey.words import checked
 
 SCHEMA = 1
@@ -82,10 +82,7 @@ def measurements_below(out: Path) -> dict[str, Measurement]:
 
 def write_record(folder: Path, experiment: Experiment, record: Record) -> None:
     """Write measurement.json, one SVG per figure, and page.md."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError(f"`{folder}` cannot be made: {error.strerror}") from error
+    make_folder(folder)
     plain: dict[str, Any] = {"schema": SCHEMA, "measurement": record.measurement.as_json()}
     plain |= {key: value for key, value in asdict(record).items() if key != "measurement"}
     write_file(folder / "measurement.json", _numbers_in_lines(json.dumps(plain, indent=1)) + "\n")

@@ -2,7 +2,7 @@
 
 from querykey.show.cells import cell_chart
 from querykey.show.figure import Series, line_chart
-from querykey.show.file import WriteError, replacing, unwritable, write_file
+from querykey.show.file import WriteError, make_folder, replacing, unwritable, write_file
 from querykey.show.folding import fold_numbered, group_name
 from querykey.show.page import Formula, code, figure, grid, heading, page, text
 from querykey.show.table import (
@@ -27,6 +27,7 @@ __all__ = [
     "group_name",
     "heading",
     "line_chart",
+    "make_folder",
     "number",
     "page",
     "print_table",

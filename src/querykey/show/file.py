@@ -38,6 +38,14 @@ def unwritable(file: Path) -> str:
     return ""
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; a WriteError says why where the file system refuses."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"`{path}` cannot be made: {error.strerror}") from error
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a path beside a file, which takes the file's place where the block ends well.

@@ -120,5 +120,5 @@ def _build(name: str, seed: int) -> tuple[str, Any, tuple[Input, ...], str]:
 
 WHAT = (
     "`file.py:factory`, `package.module:factory`, `hf:NAME[:causal|masked|seq2seq]`, a folder with "
-    f"config.json and safetensors, or a preset ({', '.join(PRESETS)})"
+    "config.json and safetensors, or a preset, which `qk targets` lists"
 )

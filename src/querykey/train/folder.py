@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from querykey.models import TokenizerError
-from querykey.show import WriteError, write_file
+from querykey.show import WriteError, make_folder, write_file
 from querykey.train.config import ConfigError, TrainConfig, read_config
 from querykey.train.data.tokenizers import Tokenizer, load_tokenizer
 from querykey.words import last_line
@@ -64,10 +64,7 @@ class RunFolder:
     def begin(self, config: TrainConfig) -> None:
         """Write the config and the surroundings."""
         for path in (self.path, self.checkpoints):
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise WriteError(f"`{path}` cannot be made: {error.strerror}") from error
+            make_folder(path)
         if self.log.exists() and not self.log.is_file():
             raise WriteError(f"`{self.log}` cannot be written: it is no file")
         _replace(self.path / "config.toml", as_toml(config.as_dict()))

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from querykey.laws.report import Report
-from querykey.show import write_file
+from querykey.show import make_folder, write_file
 
 Scripts = dict[tuple[str, str], str]  # by target and law: the file
 
 
 def write_scripts(folder: Path, reports: Iterable[Report]) -> Scripts:
     """Write the script of every breach into the folder, and return their files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files: Scripts = {}
     for report in reports:
         for finding in report.violations:
