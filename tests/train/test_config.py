@@ -60,7 +60,9 @@ def test_every_field_is_a_flag():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("steps = 3", "has no field `steps`"),
+        ("steps = 3", "`config.toml` has no field `steps`; it belongs to [loop]"),
+        ("[model]\nname = 'gpt'\nlength = 3", "has no field `length`; it belongs to [data]"),
+        ("name = 'gpt'", "it belongs to [data] or [model] or [objective] or [optimizer]"),
         (
             "[loop]\nstesp = 3",
             "[loop] of `config.toml` has no field `stesp`; did you mean `steps`?",
@@ -228,3 +230,9 @@ def test_a_value_of_another_type_is_refused_with_the_type_alone():
         OptimizerConfig(betas=3)  # type: ignore[arg-type]
     with pytest.raises(QuerykeyError, match="`length` of DataConfig is int; got 'x'"):
         DataConfig(length="x")  # type: ignore[arg-type]
+
+
+def test_a_mark_of_byte_order_before_a_config_is_read_over(tmp_path):
+    file = tmp_path / "notepad.toml"
+    file.write_bytes(b"\xef\xbb\xbf[loop]\r\nsteps = 7\r\n")
+    assert read_config(file).loop.steps == 7

@@ -16,7 +16,7 @@ from querykey.train.data.images import Images, moved, read_idx
 from querykey.train.data.parallel import read_lines
 from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair
 from querykey.train.data.source import DataError
-from querykey.train.data.text import pieces
+from querykey.train.data.text import Windows, pieces
 from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
 from querykey.train.objectives.objective import IGNORED
 from querykey.train.order import SampleOrder, sample_generator
@@ -54,6 +54,17 @@ def test_windows_cover_a_text_without_gaps(tmp_path):
         assert {len(piece) for piece in train} == {10}
     first = {tuple(loaded.train.sample(0, epoch)["tokens"]) for epoch in range(8)}
     assert len(first) > 1
+
+
+@pytest.mark.parametrize(("seed", "latest"), [(None, 0), (0, 4)])
+def test_there_are_as_many_windows_as_fit_wherever_the_first_begins(seed, latest):
+    for count in range(11, 40):
+        windows = Windows(np.arange(count), 5, seed)
+        number = len(windows)
+        rows = [windows.sample(number - 1, epoch)["tokens"] for epoch in range(30)]
+        assert {len(row) for row in rows} == {6}
+        assert max(row[0] for row in rows) == 5 * (number - 1) + latest
+        assert 5 * number + latest + 6 > count  # one more would leave the text
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
@@ -388,6 +399,8 @@ def test_vectors_of_ten_classes_are_those_of_two(tmp_path):
     [
         ("copy", "causal", {"queries": 2},
          "data.queries is how many keys of `recall` are asked, and the data `copy` are none; "),
+        ("digits", "images", {"path": "/"},
+         "data.path names what is read, and the data `digits` read nothing; leave it out"),
         ("inverted", "classes", {"unlabelled": True},
          "data.unlabelled is whether `snippets` of other packages are read too, and the data "),
         ("snippets", "classes", {"unlabelled": True},

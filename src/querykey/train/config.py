@@ -180,7 +180,7 @@ def read_config(
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the values of a TOML file, or raise the ConfigError that says what is wrong."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
@@ -233,7 +233,7 @@ def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
     hints = typing.get_type_hints(kind)
     for name in values:
         if name not in hints:
-            raise ConfigError(f"{where} has no field `{name}`{suggest(name, hints)}")
+            raise ConfigError(f"{where} has no field `{name}`{_nearest(name, hints)}")
     arguments = {}
     for name, value in values.items():
         if is_dataclass(hints[name]):
@@ -246,6 +246,13 @@ def _build(kind: type, values: Mapping[str, Any], where: str) -> Any:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _nearest(name: str, hints: Mapping[str, Any]) -> str:
+    """Say which sections have a field of this very name; else which field here has the nearest."""
+    owners = [s for s in SECTIONS if name in typing.get_type_hints(_section_type(s))]
+    places = " or ".join(f"[{section}]" for section in owners)
+    return f"; it belongs to {places}" if owners else suggest(name, hints)
 
 
 def _converted(name: str, value: Any, hint: Any, where: str) -> Any:

@@ -42,6 +42,7 @@ class DataKind:
     load: Callable[[TrainConfig, Path, TokenizerMaker], Data]
     has: tuple[str, ...]
     special: tuple[str, ...] = ()  # tokens that its samples have, whatever the objective
+    path: bool = False  # whether it reads what data.path names
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,13 @@ LABELLED = {"has": ("tokens", "tokenizer", "label"), "special": ("begin", "separ
 IMAGE = ("image", "vector", "label")  # an image is read as a vector too
 
 DATA: dict[str, DataKind] = {
-    "stdlib": DataKind("the source of Python's own library", _text, TEXT),
-    "text": DataKind("any text: a file, or a folder of files", _text, TEXT),
+    "stdlib": DataKind("the source of Python's own library", _text, TEXT, path=True),
+    "text": DataKind("any text: a file, or a folder of files", _text, TEXT, path=True),
     "mnist": DataKind(
-        "MNIST in its idx files", lambda c, folder, make: load_mnist(c.data, c.loop.seed), IMAGE
+        "MNIST in its idx files",
+        lambda c, folder, make: load_mnist(c.data, c.loop.seed),
+        IMAGE,
+        path=True,
     ),
     "digits": DataKind(
         "scikit-learn's digits", lambda c, folder, make: load_digits(c.data, c.loop.seed), IMAGE
@@ -174,6 +178,7 @@ DATA: dict[str, DataKind] = {
         "pairs of sentences that are adjacent in a text or not",
         lambda c, folder, make: load_adjacent(c.data, folder, c.loop.seed, make),
         **LABELLED,
+        path=True,
     ),
     "inverted": DataKind("a sentence and its inversion, or another's", _grammar, **LABELLED),
     "entailed": DataKind("a sentence and a claim that follows or does not", _grammar, **LABELLED),
@@ -186,6 +191,7 @@ DATA: dict[str, DataKind] = {
         "sentences in two languages, line by line",
         lambda c, folder, make: load_parallel(c.data, make),
         PARALLEL,
+        path=True,
     ),
 }
 
@@ -214,6 +220,11 @@ def load_data(
             f"the objective `{config.objective.name}` needs samples with "
             f"{', '.join(objective.needs)}, and those of the data `{config.data.name}` have "
             f"{', '.join(kind.has)}; data.name for it is {' or '.join(fitting)}"
+        )
+    if config.data.path and not kind.path:
+        raise ConfigError(
+            f"data.path names what is read, and the data `{config.data.name}` read nothing; "
+            f"leave it out"
         )
     if config.data.documents and kind.load is not _text:
         raise ConfigError(
