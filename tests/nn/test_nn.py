@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import querykey as qk
 from querykey.attention.positions import Rotary
@@ -435,3 +436,33 @@ def test_tokens_that_cannot_meet_the_weights_are_refused():
     )  # what takes the place of a Linear may take what it likes
     with pytest.raises(RuntimeError, match="must have the same dtype"):
         layer(x.double())
+
+
+class TokenCasts(TorchDispatchMode):
+    """Counts the casts of tensors (batch, tokens, width)."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._to_copy.default and args[0].ndim == 3
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        (MultiHeadAttention(WIDTH, HEADS), None),
+        (MultiHeadAttention(WIDTH, HEADS, source_width=WIDTH), tokens(5).float()),
+        (MLP(WIDTH, MLPConfig(24, "silu", gated=True)), None),
+    ],
+    ids=["self", "cross", "gated"],
+)
+def test_autocast_casts_tokens_once_there_and_once_back(layer, source):
+    sources = [tokens().float(), *([] if source is None else [source])]
+    leaves = [source.requires_grad_() for source in sources]
+    with torch.autocast("cpu", torch.bfloat16), TokenCasts() as casts:
+        out = layer(*(leaf * 1 for leaf in leaves))  # autocast keeps the casts of leaves
+        out.sum().backward()
+    assert casts.count == 2 * len(leaves)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(out, layer(*(leaf.detach().bfloat16() for leaf in leaves)))

@@ -158,7 +158,7 @@ def newest(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "times", [pytest.param(3, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.full)]
+    "times", [pytest.param(5, marks=pytest.mark.slow), pytest.param(25, marks=pytest.mark.full)]
 )
 def test_a_killed_run_always_resumes(tmp_path, times):
     steps = 20 * times  # many more than a run does between two kills

@@ -33,6 +33,7 @@ from querykey.attention import (
 )
 from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.nn.autocast import cast_once
 from querykey.nn.config import AttentionConfig
 from querykey.words import room_for, whole
 
@@ -141,11 +142,13 @@ class MultiHeadAttention(nn.Module):
 
     def memory(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the tokens of `source`, split into heads."""
+        source = cast_once(source)
         k, v = self.k(source), self.v(source)
         return split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
 
     def project(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the tokens x, split into heads and turned."""
+        x = cast_once(x)
         q, (k, v) = split_heads(self.q(x), self.config.heads), self.memory(x)
         if self.rotary is not None and turns is not None:
             # Under autocast the turns are in float32, and queries and keys are not.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.errors import QuerykeyError
+from querykey.nn.autocast import cast_once
 from querykey.nn.config import MLPConfig
 from querykey.words import room_for, whole
 
@@ -53,6 +54,7 @@ class MLP(nn.Module):
         """Return the activated hidden layer, (..., hidden)."""
         if self.gate is None:
             return activate(self.activation, self.up(x))
+        x = cast_once(x)
         return activate(self.activation, self.gate(x)) * self.up(x)
 
     def extra_repr(self) -> str:
