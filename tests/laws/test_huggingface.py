@@ -63,3 +63,13 @@ def test_a_limitation_has_its_reason():
     finding = check("hf:bart:causal", laws=["padding.left"]).law("padding.left")
     assert finding.verdict == "limitation"
     assert "padded on the right" in finding.note
+
+
+@pytest.mark.slow
+def test_a_single_token_of_a_target_that_sees_padding_is_told():  # modeling_led.py:1647
+    assert check("hf:led:seq2seq", laws=["cache.step"]).law("cache.step").verdict == "violated"
+
+
+@pytest.mark.slow
+def test_a_cache_that_keeps_a_window_which_one_call_lacks_is_told():  # modeling_moshi.py:775
+    assert check("hf:moshi:causal", laws=["cache.step"]).law("cache.step").verdict == "violated"

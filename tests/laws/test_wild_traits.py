@@ -733,3 +733,74 @@ def test_what_training_mode_does_to_a_mask_is_told():
     model.route.bias.data.copy_(torch.tensor([3.0, -3.0]))
     report = check(model, laws=["padding.left"], weights="own")
     assert verdicts(report, "padding.left") == ["violated"], str(report)
+
+
+class OwnEmbedding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WORDS, WIDTH))
+
+    def forward(self, ids):
+        return functional.embedding(ids, self.weight)
+
+
+class TiedToItsOwn(nn.Module):
+    """The output layer has the weight of an embedding that is no nn.Embedding."""
+
+    def __init__(self, tied=True):
+        super().__init__()
+        self.tie_weights = True
+        self.embed, self.types = OwnEmbedding(), nn.Embedding(WORDS, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head((self.embed(ids) + self.types(ids)).cumsum(1))
+
+
+@pytest.mark.parametrize(("tied", "verdict"), [(True, "holds"), (False, "violated")])
+def test_a_weight_that_two_modules_hold_is_tied(tied, verdict):
+    assert verdicts(check(TiedToItsOwn(tied), laws=["tying"]), "tying") == [verdict]
+
+
+class Emptied(torch.autograd.Function):
+    """A function that uses up a list which it is given, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx, x, factors):
+        return x * factors.pop()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient, None
+
+
+class UsesUp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        return self.head(Emptied.apply(self.embed(ids).cumsum(1), [2]))
+
+
+def test_a_function_that_cannot_be_called_again_is_not_judged():
+    finding = check(UsesUp(), laws=["gradient.custom"]).law("gradient.custom")
+    assert (finding.verdict, "called again" in finding.note) == ("not-applicable", True)
+
+
+class Ambiguous:
+    """A configuration that answers some questions with an error that is no AttributeError."""
+
+    layer_types = None
+
+    @property
+    def sliding_window(self):
+        raise RuntimeError("ask every layer for its own window")
+
+
+def test_a_configuration_that_raises_is_no_error_of_the_law():
+    model = Fused()
+    model.config = Ambiguous()
+    assert verdicts(check(model, laws=["paths.backend"]), "paths.backend") != ["error"]

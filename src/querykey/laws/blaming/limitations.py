@@ -52,6 +52,11 @@ TABLE: tuple[Limitation, ...] = (
     ),
     Limitation("*", "gradient.reaches", CHOICE, module="*Indexer*"),
     Limitation(
+        "yoso",
+        "gradient.custom",
+        "as published, a lower bound stands for a derivative that has none where a query is a key",
+    ),
+    Limitation(
         "*",
         "gradient.reaches",
         "the pooler runs under every head, and only classification reads it",

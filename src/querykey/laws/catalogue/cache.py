@@ -32,7 +32,7 @@ def split(runner: Runner, setting: Setting, sizes: list[tuple[int, ...]]) -> Ite
             f"the tokens were fed with the cache in chunks of {_in_words(chunks)}",
         )
     axis = runner.signature.axis
-    if masked and not padding.takes_left_padding(runner):
+    if masked and any(not mask.counts for mask in runner.facts.masks_over(axis)):
         real = padding.real_tokens(runner, inputs, axis, left=True)
         padded = {**inputs, **padding.arguments(runner, axis, real)}
         keep = padding.cells_where(real)

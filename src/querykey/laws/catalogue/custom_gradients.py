@@ -21,6 +21,7 @@ from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.outputs import tensors
+from querykey.words import last_line
 
 STEP = 1e-6
 LIMIT = 1e-4  # relative: what a difference of values can tell in float64
@@ -105,7 +106,19 @@ def custom(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     for function in functions:
         for used in [call for call in watch.calls if call.function is function][:CALLS]:
             with runner.copies.surroundings(model, setting):
+                _call_again(used)
                 yield from _compared(runner, setting, used)
+
+
+def _call_again(used: Used) -> None:
+    """Raise a RefusalError where a function has used up its arguments, and cannot run again."""
+    try:
+        _value(used, used.arguments)
+    except Exception as error:
+        name = used.function.__name__
+        raise RefusalError(
+            f"{name} cannot be called again with its own arguments: {last_line(error)[:160]}"
+        ) from error
 
 
 def _compared(runner: Runner, setting: Setting, used: Used) -> Iterator[Outcome]:

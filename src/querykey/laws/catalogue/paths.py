@@ -215,7 +215,10 @@ def _takes_tables(runner: Runner) -> bool:
     alone = runner.signature.sequential and not runner.signature.others()
     config = getattr(runner.copies.model, "config", None)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    windows = getattr(config, "sliding_window", None) is not None or runner.facts.spans
+    try:
+        windows = getattr(config, "sliding_window", None) is not None or runner.facts.spans
+    except Exception:  # a configuration may answer for every layer alone
+        return False
     if windows or kinds != {"full_attention"} or is_stateful(runner.copies.model):
         return False  # a layer with a window, or a state, makes another mask of the one with two
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +49,8 @@ def tied(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if not outputs:
         return
     tables = {id(m.weight) for m in named.values() if isinstance(m, nn.Embedding)}
-    if any(id(weight) in tables for _, weight in outputs):
+    held = Counter(id(p) for m in named.values() for p in parameters_of(m).values())
+    if any(id(weight) in tables or held[id(weight)] > 1 for _, weight in outputs):
         yield Outcome(0.0, setting=setting)
         return
     holder, weight = outputs[0]
