@@ -59,7 +59,7 @@ CAUSES = [
      "without an image the mask is still widened over image tokens"),
     ("led", "cache.step", "led/modeling_led.py:1647",
      "a single token is given no mask, so with the cache it sees padding"),
-    ("mamba falcon_mamba jamba zamba", "cache.chunk", "falcon_mamba/modeling_falcon_mamba.py:265",
+    ("mamba falcon_mamba jamba zamba", "cache.[cp]*", "falcon_mamba/modeling_falcon_mamba.py:265",
      "a later chunk starts from a state of zeros"),
     ("minimax", "cache.reorder", "minimax/modeling_minimax.py:77",
      "the cache selects rows of its linear states, but its reorder_cache is the inherited one"),
@@ -74,7 +74,11 @@ CAUSES = [
     ("prophetnet", "*", "prophetnet/modeling_prophetnet.py:805",
      "relative positions are permuted to (batch, token, stream, head) and read as (batch, stream, "
      "head, token): with permute(0, 1, 4, 2, 3) these laws hold"),
-    ("recurrent_gemma", "padding.left", "recurrent_gemma/modeling_recurrent_gemma.py:445",
+    ("recurrent_gemma", "cache.[sc][th]*", "recurrent_gemma/modeling_recurrent_gemma.py:651, :444",
+     "without position_ids positions restart at the cache, whose first layers keep no keys (its "
+     "generate hands them in); and a later chunk's convolution starts from zeros"),
+    ("recurrent_gemma", "cache.padded padding.left",
+     "recurrent_gemma/modeling_recurrent_gemma.py:445",
      "the block takes attention_mask and does not use it: its convolution reads padding"),
     ("recurrent_gemma", "cache.reorder", "recurrent_gemma/modeling_recurrent_gemma.py:298",
      "the recurrence keeps its state on the module, where no cache can reorder it"),
@@ -103,7 +107,9 @@ MENDED = [
 def cause(target: str, law: str) -> tuple[str, str]:
     name = target.split(":")[1]
     for models, laws, where, why in CAUSES:
-        if (models == "*" or name in models.split()) and fnmatch.fnmatchcase(law, laws):
+        if models != "*" and name not in models.split():
+            continue
+        if any(fnmatch.fnmatchcase(law, pattern) for pattern in laws.split()):
             return where, why
     return "", "not looked into"
 
