@@ -1,6 +1,7 @@
 """What a backend may not do at the edge of what it serves: NaN, zeros or old answers in silence."""
 
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -367,3 +368,43 @@ def test_a_state_of_sums_refuses_a_backend_that_cannot_take_it(backend, message)
     state = qk.empty_state(QUADRATIC, kv_heads=1, key_dim=4, value_dim=4)
     with pytest.raises(BackendError, match=re.escape(message)):
         qk.extend(q, k, v, state, backend=backend)
+
+
+@contextmanager
+def defaults(device="cpu", dtype=torch.float32):
+    """Make new tensors elsewhere, or of another dtype, where the code names neither."""
+    torch.set_default_device(device)
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("settings", [{"device": "meta"}, {"dtype": torch.float16}])
+@pytest.mark.parametrize(
+    "mask", [qk.FULL, qk.Causal(), qk.Causal() & qk.Window(2), qk.Dilated(2, 2)], ids=str
+)
+@pytest.mark.parametrize(
+    "mechanism",
+    [qk.Softmax(), qk.Argmax(), qk.Kernel(qk.Quadratic()), qk.Kernel(qk.RandomFeatures(8))],
+    ids=str,
+)
+def test_an_answer_does_not_follow_torchs_defaults(mechanism, mask, settings):
+    # So few keys that torch's kernel is given a mask of ours even where all is visible.
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 5, 3, generator=generator)
+
+    def answers():
+        state = qk.empty_state(
+            mechanism, mask=qk.Causal(), batch=2, kv_heads=4, key_dim=3, value_dim=3
+        )
+        return qk.attend(q, k, v, mechanism=mechanism, mask=mask), qk.extend(q, k, v, state)[0]
+
+    wanted = answers()
+    with defaults(**settings):
+        got = answers()
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+        assert (ours.device, ours.dtype) == (theirs.device, theirs.dtype)

@@ -10,6 +10,8 @@ from querykey.models import (
     Noise,
     PatchAutoencoder,
     PatchAutoencoderConfig,
+    build,
+    preset,
 )
 from querykey.nn import BlockConfig
 
@@ -139,3 +141,18 @@ def test_patches_that_do_not_fit_are_refused():
 def test_what_cannot_be_is_refused(make, words):
     with pytest.raises((ValueError, TypeError), match=words):
         make()
+
+
+def test_the_loss_of_patches_does_not_follow_torchs_default_device():
+    model = build(preset("masked-patches"))
+    config = model.config
+    images = torch.rand(2, config.channels, *config.image)
+    losses = []
+    for device in ("cpu", "meta"):
+        torch.set_default_device(device)
+        try:
+            generator = torch.Generator("cpu").manual_seed(0)
+            losses.append(model.loss(images, generator).item())
+        finally:
+            torch.set_default_device(None)
+    assert losses[0] == losses[1]

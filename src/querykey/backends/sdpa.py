@@ -166,7 +166,8 @@ def _fused(
     if mask is None and k.shape[2] < VECTOR and q.device.type == "cpu":
         # Without a mask, torch's kernel finds no largest score among so few keys where all are NaN,
         # and answers zeros as for a query that sees nothing.
-        mask = torch.ones(q.shape[2] if is_causal else 1, k.shape[2], dtype=torch.bool)
+        rows = q.shape[2] if is_causal else 1
+        mask = torch.ones(rows, k.shape[2], dtype=torch.bool, device=q.device)
         mask, is_causal = mask.tril() if is_causal else mask, False
     # A branch, for torch.compile hands on no comparison of sizes that it leaves open.
     grouped = {"enable_gqa": True} if request.call.heads != request.call.kv_heads else {}

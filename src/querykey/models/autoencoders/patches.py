@@ -104,7 +104,9 @@ class PatchAutoencoder(nn.Module):
 
     def loss(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean squared error of the patches that the encoder did not read."""
-        draws = torch.rand(len(images), self.config.tokens, generator=generator)
+        where = "cpu" if generator is None else generator.device
+        shape = len(images), self.config.tokens
+        draws = torch.rand(shape, generator=generator, device=where)
         order = draws.argsort(1).to(images.device)
         visible, hidden = order.split(
             [self.config.visible, order.shape[1] - self.config.visible], 1
