@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+import querykey as qk
 from querykey.errors import QuerykeyError
 from querykey.show import write_file
-from querykey.words import check_fields, checked, last_line, room_for, share, suggest, whole
+from querykey.words import (
+    check_fields,
+    checked,
+    last_line,
+    room_for,
+    seed_number,
+    share,
+    suggest,
+    whole,
+)
 
 
 def test_the_nearest_word_is_suggested_and_no_far_one():
@@ -126,3 +137,14 @@ def test_arguments_are_of_the_types_that_are_annotated():
         half(2, "ab")
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'count'"):
         half()
+
+
+def test_a_seed_is_one_that_every_library_takes():
+    assert seed_number(np.int64(3)) == 3
+    for seed, words in ((-1, "seed is at least 0; got -1"), (2**32, "seed is below 2^32; got 42")):
+        with pytest.raises(QuerykeyError, match=re.escape(words)):
+            seed_number(seed)
+        with pytest.raises(QuerykeyError, match=re.escape(words)):
+            qk.check(torch.nn.Linear(3, 2), seed=seed)
+        with pytest.raises(QuerykeyError, match=re.escape(words)):
+            qk.targets.build("gpt", seed)

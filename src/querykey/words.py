@@ -92,6 +92,14 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def seed_number(value: Any) -> int:
+    """Return a seed as an int, or raise the error which says what NumPy and torch both take."""
+    number = whole("seed", value, least=0)
+    if number >= 2**32:
+        raise QuerykeyError(f"seed is below 2^32; got {number}")
+    return number
+
+
 @contextmanager
 def room_for(what: str) -> Iterator[None]:
     """Run a block that makes arrays; where memory has no room for them, say of what.

@@ -30,7 +30,7 @@ from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
-from querykey.words import checked, suggest, traceback_of, whole
+from querykey.words import checked, seed_number, suggest, traceback_of
 
 Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
@@ -80,7 +80,7 @@ def run_check(
     """Do what `check` does, and pass every finding to `tell` as it comes."""
     chosen = choose(laws)
     choose_kind(kind)
-    seed = whole("seed", seed, least=-(2**62))
+    seed = seed_number(seed)
     if not isinstance(weights, str) or weights not in ("random", "own", "both"):
         raise BadChoiceError(f"weights is random, own or both, not `{weights}`")
     began = time.perf_counter()

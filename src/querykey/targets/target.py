@@ -15,7 +15,7 @@ from querykey.targets.factories import build_python, module_of
 from querykey.targets.folders import build_folder
 from querykey.targets.huggingface import build_architecture
 from querykey.targets.inputs import Input, examples
-from querykey.words import suggest
+from querykey.words import seed_number, suggest
 
 # What each preset is, in the words of `qk targets`; the first three are made of torch's own layers.
 TORCH_PRESETS = {
@@ -89,7 +89,7 @@ def build(name: str, seed: int = 0) -> Target:
     Random weights follow from the seed.
     """
     began = time.perf_counter()
-    kind, product, inputs, note = _build(name.strip(), seed)
+    kind, product, inputs, note = _build(name.strip(), seed_number(seed))
     model = module_of(product)
     assert model is not None
     return Target(

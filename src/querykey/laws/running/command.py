@@ -21,7 +21,7 @@ from querykey.laws.running.scripts import Scripts, write_scripts
 from querykey.laws.running.store import Question, endless
 from querykey.laws.running.workers import Limits, answers
 from querykey.show import until_the_reader_leaves, unwritable, write_file
-from querykey.words import checked, last_line
+from querykey.words import checked, last_line, seed_number
 
 FINE, BROKEN, NOTHING, FAILED = 0, 1, 2, 3
 HINT = "--repro DIR writes a script for every breach that shows it with plain torch"
@@ -58,7 +58,7 @@ def asked(
     """Return what is asked of every target, or raise an error that says what does not exist."""
     choose_kind(kind)
     names = tuple(law.name for law in choose(laws))
-    return Question(names, seed, kind=kind, inputs=tuple(inputs), like=like)
+    return Question(names, seed_number(seed), kind=kind, inputs=tuple(inputs), like=like)
 
 
 def run_command(

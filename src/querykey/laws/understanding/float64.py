@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from querykey.laws.private import CONVOLUTIONS, GROUPED_PRODUCTS, buffers_of, is_persistent
 from querykey.laws.understanding.closures import bind_functions
 from querykey.laws.understanding.reachable import every_module, hidden_modules
-from querykey.words import checked, whole
+from querykey.words import checked, seed_number
 
 NARROW = {torch.float32, torch.float16, torch.bfloat16}
 WIDER = dict.fromkeys(NARROW, torch.float64) | {torch.complex64: torch.complex128}
@@ -213,7 +213,7 @@ def shake(model: nn.Module, seed: int = 0) -> None:
 def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     """Return the copy that the laws run on, to try a reproduction by hand under `lifted`."""
     drawn = duplicate(model)
-    randomise(drawn, whole("seed", seed, least=-(2**62)))
+    randomise(drawn, seed_number(seed))
     return drawn
 
 
