@@ -1,4 +1,4 @@
-"""Every architecture of transformers at the size of its default configuration: does `qk cost` answer?
+"""Every architecture of transformers at the size of its default configuration: is there an answer?
 
 python benchmarks/cost_real_sizes.py --rows rows.jsonl [--write docs/dev/cost-real-sizes.md]
 
@@ -31,7 +31,7 @@ SEED = 0
 
 
 def tried(name, pipe):
-    """Send what came of one target, with seconds of a processor and the most memory beyond torch."""
+    """Send what came of one target, with seconds of a processor and the most memory it took."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     row, began = {"target": name, "state": "answered", "why": ""}, time.process_time()
@@ -67,8 +67,8 @@ def page(rows, total):
         "# Real sizes: which architectures `qk cost` answers for at their own size",
         "",
         f"`python benchmarks/cost_real_sizes.py` tried {len(rows)} of {total} targets of "
-        f"transformers {transformers.__version__} (torch {torch.__version__}), in a drawn order, at "
-        f"the sizes of their default configurations: {len(answered)} answered, forward and "
+        f"transformers {transformers.__version__} (torch {torch.__version__}), in a drawn order, "
+        f"at the sizes of their default configurations: {len(answered)} answered, forward and "
         f"backward. Seconds of one core: median "
         f"{statistics.median(row['seconds'] for row in answered):.1f}, "
         f"{sum(row['seconds'] < 10 for row in answered)} of those below 10, "

@@ -1,6 +1,7 @@
 """Predictions from a calibration whose numbers are made up, so that the times are known by hand."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 import querykey as qk
 from querykey import cli
+from querykey.costs.timing import probes
 from querykey.costs.timing.calibration import Calibration, calibrate, place, read, write
 from querykey.costs.timing.factors import STARTING, ModelTime, errors_of, factors_of
 from querykey.costs.timing.prediction import PassTime
@@ -165,6 +167,18 @@ def test_kinds_tell_biases_causal_attention_and_sums_of_rows_apart():
     back = {kind_of(call, {})[0] for call, _, phase in calls if phase != "forward"}
     assert {"causal attention backward", "batched product", "product", "aten.sum"} <= back
     assert "aten.sum of rows" not in back
+
+
+def test_products_on_a_gpu_have_even_widths_and_any_number_of_tokens():
+    """In x.T @ w, the gradient of a weight, tokens are what is summed over."""
+    numbers, sizes = random.Random(1), probes.sizes_on("cuda")
+    for layout in range(sizes.layouts):
+        for _ in range(20):
+            m, k, n = probes.shape_of_product(numbers, sizes, layout)
+            tokens, width = (k, m) if layout == probes.GRADIENT else (m, k)
+            assert width % 64 == n % 64 == 0 < width
+            assert 16 <= tokens <= sizes.tokens[1]
+            assert 2 * m * k * n <= sizes.most
 
 
 def test_factors_are_those_of_what_a_model_waited_for():

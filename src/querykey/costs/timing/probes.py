@@ -71,7 +71,7 @@ def operations(device: str, dtype: torch.dtype) -> Iterator[TimingProbe]:
     numbers, sizes = random.Random(0), sizes_on(device)
     for place in range(sizes.products):
         layout = place % sizes.layouts
-        shape = _drawn(numbers, sizes, layout)
+        shape = shape_of_product(numbers, sizes, layout)
         yield TimingProbe(f"product {place}", _product(device, dtype, shape, layout))
     for place in range(sizes.batched):
         batch, m, n = (_between(numbers, 4, 96), *(_between(numbers, 8, 512) for _ in range(2)))
@@ -167,17 +167,19 @@ def _between(numbers: random.Random, low: int, high: int) -> int:
     return round(low * (high / low) ** numbers.random())
 
 
-def _drawn(numbers: random.Random, sizes: ProbeSizes, layout: int) -> tuple[int, int, int]:
+def shape_of_product(
+    numbers: random.Random, sizes: ProbeSizes, layout: int
+) -> tuple[int, int, int]:
     """Return the sizes of a product: its rows, what it sums over, its columns."""
     rows, inner, columns = (
         _between(numbers, *between) for between in (sizes.tokens, sizes.widths, sizes.widths)
     )
     while 2 * rows * inner * columns > sizes.most:
         rows, inner, columns = (max(16, size // 2) for size in (rows, inner, columns))
+    if sizes.widths[0] >= 64:  # as models have them: a GPU is slow where they are odd
+        inner, columns = (size // 64 * 64 or 64 for size in (inner, columns))
     if layout == GRADIENT and sizes.tokens != sizes.widths:
         rows, inner = inner, rows
-    if sizes.widths[0] >= 64:  # as models have them
-        inner, columns = (size // 64 * 64 or 64 for size in (inner, columns))
     return rows, inner, columns
 
 
