@@ -1,7 +1,7 @@
-"""Ours, torch's FlopCounterMode, fvcore and calflops on the same models, beside the truth.
+"""Ours, torch's FlopCounterMode and three other tools on the same models, beside the truth.
 
 python benchmarks/cost.py                    # ours and torch's; needs the extra `hf`
-python benchmarks/cost.py --peers            # also fvcore and calflops, of the extra `bench`
+python benchmarks/cost.py --peers            # also fvcore, calflops (extra `bench`) and DeepSpeed
 python benchmarks/cost.py --peers FOLDER     # ... which `pip install --target FOLDER` put there
 python benchmarks/cost.py --large            # also Llama-7B, without its weights
 
@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 BATCH, SEQ = 5, 32
-PEERS = ("torch", "fvcore", "calflops")
+PEERS = ("torch", "fvcore", "calflops", "deepspeed")
 
 
 def encoder_layer():
@@ -153,10 +153,23 @@ def by_calflops(name, model):
     return 2 * int(macs)
 
 
+def by_deepspeed(name, model):
+    """DeepSpeed's profiler; DS_BUILD_OPS=0 pip install --no-deps deepspeed, and four small ones."""
+    from deepspeed.profiling.flops_profiler import get_model_profile
+
+    _, macs, _ = get_model_profile(
+        model=model, args=[example(name)], print_profile=False, as_string=False
+    )
+    return 2 * int(macs)
+
+
+COUNTS = (by_torch, by_fvcore, by_calflops, by_deepspeed)
+
+
 def peers(names, wanted):
     """What each peer says, or why it says nothing."""
     found = {}
-    for label, count in zip(PEERS, (by_torch, by_fvcore, by_calflops), strict=True):
+    for label, count in zip(PEERS, COUNTS, strict=True):
         for name in names if label in wanted else ():
             try:
                 found[label, name] = count(name, MODELS[name]())
@@ -203,7 +216,7 @@ def apart(name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", nargs="?", const="", help="fvcore and calflops, in a folder")
+    parser.add_argument("--peers", nargs="?", const="", help="other tools, in a folder")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--large", action="store_true", help="also Llama-7B")
     options = parser.parse_args()

@@ -313,7 +313,7 @@ def test_a_size_of_1_that_costs_otherwise_has_its_own_formula(engine, products):
     inputs = qk.array("n", "t", 6)
     report = qk.cost(Sensitive(products), inputs, engine=engine)
     assert str(report.valid) == "t >= 2"
-    assert [note for note in report.notes if note.startswith("where t is 1 there is another")]
+    assert [note for note in report.notes if note.startswith("another formula holds where t is 1")]
     assert report.at(n=1, t=2).flops.forward == 2 * 2 * 36
     for n in (1, 4):
         flops = report.at(n=n, t=1).flops

@@ -120,9 +120,14 @@ def _operand(side: Any) -> str:
 
 
 def _truth(condition: Any, sizes: Mapping[Any, Any]) -> Any:
+    """Return whether a condition holds; one that divides by 0 does not."""
     try:
+        if isinstance(condition, Relational):
+            sides = [sympy.sympify(side).subs(sizes) for side in condition.args]
+            if any(side.has(sympy.zoo, sympy.nan) for side in sides):
+                return sympy.false
         return condition.subs(sizes)
-    except (TypeError, ValueError):  # a division by 0 in it
+    except (TypeError, ValueError):
         return sympy.false
 
 
@@ -135,14 +140,17 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
         sizes = np.array(turns)
         true = np.array([_truth(guard, {symbol: size}) == sympy.true for size in turns])
     else:
-        sizes = np.arange(1, _period(guard) + 1)
+        sizes = np.arange(1, max(_period(guard), 2 * hint) + 1)
         if len(sizes) > EVERY or not _repeats(guard):
             return [guard]
         true = _true_at(guard, [symbol], sizes[:, None])
+    if not true.any():
+        return [guard]
     first, last = np.flatnonzero(true)[[0, -1]]
     low, high = int(sizes[first]), int(sizes[last])
     if not true[first : last + 1].all():
-        return [guard]
+        ends = int(sizes[np.flatnonzero(~true)[-1]])  # all that is false lies up to here
+        return [symbol >= ends + 1] if turns is None and ends < hint else [guard]
     if low == high:
         return [sympy.Eq(symbol, hint)]
     bounds: list[Any] = [symbol >= low] if low > 1 else []
@@ -174,7 +182,14 @@ def _period(guard: Any) -> int:
     numbers = [number for number in guard.atoms(sympy.Rational) if number != 0]
     steps = [int(n.q) for n in numbers]
     steps += [int(m.args[1]) for m in guard.atoms(sympy.Mod) if m.args[1].is_Integer]
-    return (max((abs(int(n.p)) for n in numbers), default=1) + 2) * math.lcm(*steps)
+    most = max((abs(int(n.p)) for n in numbers), default=1)
+    return (most + 2) * math.lcm(*steps) ** max(1, _depth(guard))
+
+
+def _depth(expression: Any) -> int:
+    """Return how many floors and remainders are within each other."""
+    inner = max(map(_depth, expression.args), default=0)
+    return inner + isinstance(expression, sympy.floor | sympy.ceiling | sympy.Mod)
 
 
 def _grid(guard: Any, names: Sequence[sympy.Symbol]) -> np.ndarray:
