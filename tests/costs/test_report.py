@@ -439,3 +439,9 @@ def test_no_crossing_is_told_where_a_formula_does_not_hold():
     assert str(few.valid) == "t >= 21"
     assert few.compare(full, "t").crossings == ()  # at t = 10 the first is another formula
     assert few.compare(qk.cost(nn.Linear(6, 20), qk.array("n", "t", 6)), "t").crossings == (60,)
+
+
+@pytest.mark.parametrize("loss", [lambda out: out[0], lambda out: out.sum().item(), lambda out: 1])
+def test_a_loss_that_is_no_single_tensor_is_refused(loss):
+    with pytest.raises(qk.CostError, match="the loss must be one number"):
+        qk.cost(nn.Linear(3, 4), torch.zeros(2, 3), loss=loss)

@@ -1,6 +1,7 @@
 """The least time on a device, beside times by hand: FLOPs over the peak, bytes over bandwidth."""
 
 import pytest
+import torch
 from torch import nn
 
 import querykey as qk
@@ -33,6 +34,20 @@ def test_few_rows_are_bound_by_the_bytes_of_the_weights():
     assert str(time).startswith(
         "at least 32.9 us on a100 in float32 (32.9 us forward); bound by bytes"
     )
+
+
+def test_the_dtype_is_the_one_in_which_most_of_the_time_is_spent():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            y = self.map(x)
+            return y + (y[:1].float() * 2).to(y.dtype)
+
+    report = qk.cost(Mixed(), qk.array("n", 4096), backward=False).at(n=8192)
+    assert report.time("h200").dtype == "bfloat16"
 
 
 def test_single_precision_is_slower_than_half_and_backward_is_apart():

@@ -73,6 +73,16 @@ def test_nothing_is_wider_than_the_terminal_and_no_formula_wraps(report, width):
     assert "All columns: --full" in text
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_name_of_a_module_is_cut_so_that_its_row_just_fits(width):
+    model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))
+    model.add_module("a_name_that_goes_on" * 6, nn.Linear(11, 7))
+    text = shown(qk.cost(model, qk.tokens("n", "t")), width)
+    rows = text[text.index("module") : text.index("\n\n", text.index("module"))].splitlines()
+    assert max(map(len, rows)) == width
+    assert any(re.match(r" *a_name_that_goes", row) for row in rows)
+
+
 def test_everything_is_shown_where_it_is_asked_for(report):
     text = shown(report, 80, View(full=True))
     for name in ("saved bytes", "class", "span", "bytes moved", "peak, inference"):
