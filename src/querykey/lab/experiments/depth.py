@@ -26,6 +26,7 @@ from querykey.lab.convolutional import (
 from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.measurement import Chart, Grid, Measured, Measurement, sampled, unmeasured
 from querykey.lab.pictures import Pictures, pictures
+from querykey.lab.workers import side_by_side
 
 NORMS: tuple[NormKind, ...] = ("none", "batch", "layer")
 STARTS: tuple[Start, ...] = ("default", "he", "xavier")
@@ -110,7 +111,7 @@ class TrainingSetting:
 
 
 DIGITS = TrainingSetting("digits", channels=8, batch=32, steps=200)
-ON_GPU = TrainingSetting("mnist", channels=16, batch=128, steps=600, device="cuda")
+ON_GPU = TrainingSetting("mnist", channels=16, batch=128, steps=400, device="cuda")
 
 
 @dataclass(frozen=True)
@@ -174,49 +175,44 @@ def error_rate(model: ConvolutionalNetwork, data: Pictures) -> float:
     return wrong / len(data)
 
 
-def outcome(
-    config: ConvolutionalConfig,
-    training: TrainingSetting,
-    data: tuple[Pictures, Pictures],
-    seed: int,
-) -> NetworkResult:
+def outcome(config: ConvolutionalConfig, training: TrainingSetting, seed: int) -> NetworkResult:
     """Return what became of one network; with no steps, only what is known before training."""
+    images, unseen = (part.to(training.device) for part in pictures(training.data))
     torch.manual_seed(seed)
     model = ConvolutionalNetwork(config).to(training.device)
     start = torch.Generator().manual_seed(seed)
-    first = torch.randperm(len(data[0]), generator=start)[:128].to(training.device)
-    before = before_training(model, data[0][first])
+    first = torch.randperm(len(images), generator=start)[:128].to(training.device)
+    before = before_training(model, images[first])
     if not training.steps:
         return before
-    loss = train(model, data[0], training, seed)
-    return replace(before, loss=loss, error=error_rate(model, data[1]))
+    loss = train(model, images, training, seed)
+    return replace(before, loss=loss, error=error_rate(model, unseen))
 
 
 def grid(
     training: TrainingSetting, seeds: Sequence[int], depth: Depth
 ) -> dict[ConvolutionalConfig, list[NetworkResult]]:
     """Return the outcomes of every setting, one per seed; at quick depth few are trained."""
-    train, test = (part.to(training.device) for part in pictures(training.data))
-    found = {}
+    pictures(training.data)  # or it says in a sentence that they are not there
+    parts = []
     for config in settings(training.channels):
-        depth.tell(f"{training.data}, {name_of(config)}")
         trained = depth.name == "full" or (config.norm == "batch" and config.start == "he")
-        steps = training.steps if trained else 0
-        chosen = replace(training, steps=steps)
-        found[config] = [outcome(config, chosen, (train, test), seed) for seed in seeds]
+        chosen = replace(training, steps=training.steps if trained else 0)
+        parts += [(config, chosen, seed) for seed in seeds]
+    found: dict[ConvolutionalConfig, list[NetworkResult]] = {}
+    for (config, *_), result in zip(parts, side_by_side(depth, outcome, parts), strict=True):
+        found.setdefault(config, []).append(result)
     return found
 
 
 def at_the_best_rate(
-    training: TrainingSetting, layers: int, seeds: Sequence[int]
+    training: TrainingSetting, layers: int, seeds: Sequence[int], depth: Depth
 ) -> list[NetworkResult]:
     """Return the outcomes of the plain network with batch norm at the rate that suits it best."""
-    data = pictures(training.data)
     config = ConvolutionalConfig(layers, training.channels, "batch", start="he")
-    by_rate = [
-        [outcome(config, replace(training, rate=rate), data, seed) for seed in seeds]
-        for rate in RATES
-    ]
+    parts = [(config, replace(training, rate=rate), seed) for rate in RATES for seed in seeds]
+    results = iter(side_by_side(depth, outcome, parts))
+    by_rate = [[next(results) for _ in seeds] for _ in RATES]
     losses = [mean(run.loss for run in runs) for runs in by_rate]
     return by_rate[losses.index(min(loss for loss in losses if isfinite(loss)))]
 
@@ -305,7 +301,7 @@ def measure(depth: Depth) -> Measurement:
     name = "loss of 56 less 20 layers, plain, batch norm, he, best rates"
     values[name] = unmeasured(FULL)
     if depth.name == "full":
-        deep, shallow = (at_the_best_rate(DIGITS, layers, seeds) for layers in (56, 20))
+        deep, shallow = (at_the_best_rate(DIGITS, layers, seeds, depth) for layers in (56, 20))
         values[name] = differences(deep, shallow, "loss")
     names = [claim.of for claim in CLAIMS if claim.of.startswith("MNIST: ")]
     values |= dict.fromkeys(names, unmeasured(MNIST))
