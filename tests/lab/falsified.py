@@ -46,7 +46,11 @@ FALSIFIED = {
 
 # More of them, for parts of a row that the row's entry above is not about.
 PARTS = (
+    ("A1", "what Wh^T X + bh gives on NumPy", "an error", (8, 4)),
+    ("A3", "printed outputs between 0 and 1", 1, 5),
     ("B1", "printed sum less q.k_i, root mean square", 1.4, 0),
+    ("B4", "finite outputs of a row of padding alone, by the text's code", 0, 30),
+    ("B4", "finite outputs of a row of padding alone, by attend", 30, 0),
     ("B5", "lines that rearrange keys and values", (7, 9), (6, 7)),
     ("B5", "powers of n_t, n_s, d_model in the entries of line_7", (0, 1, 1), (1, 0, 1)),
     ("B6", "layer norm, training", ("i", "iii"), ("i",)),

@@ -48,7 +48,22 @@ def source_hash(name: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
             node.body = [part for part in node.body if not _is_text(part)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:16]
+
+
+def _plain(part: Any) -> Any:
+    """Return a syntax tree as nested tuples; what some versions of Python alone have is left out.
+
+    Newer ones have a list of type parameters in every function, which is empty here.
+    """
+    if isinstance(part, list):
+        return tuple(map(_plain, part))
+    if not isinstance(part, ast.AST):
+        return part
+    fields = ((name, _plain(value)) for name, value in ast.iter_fields(part))
+    return type(part).__name__, tuple(
+        (name, value) for name, value in fields if value not in ((), None)
+    )
 
 
 def _is_text(part: ast.stmt) -> bool:

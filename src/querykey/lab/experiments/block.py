@@ -17,6 +17,8 @@ from querykey.lab.listings import transformer_block
 from querykey.lab.measurement import Grid, Measurement, exact
 
 SAMPLES, CONTEXT, FEATURES = 5, 4, 3  # of the text's figure
+HIDDEN = 8
+PRINTED = (1.6528977, -0.50304305, -1.54629904, -1.18000691, 0.74528666)  # [:, 3, 0] of the figure
 WEIGHTS = ("Wq", "Wk", "Wv", "Wh", "Wo")
 Array = np.ndarray
 
@@ -34,6 +36,14 @@ CLAIMS = (
         "the code's softmax makes every column of the C x C matrix sum to {value}",
         1,
         of="sum of a column of softmaxKQ",
+    ),
+    Claim(
+        "A1",
+        "relu(Wh^T X + bh), with X of d x C and bh in R^h, is {value} numbers as NumPy computes it",
+        (HIDDEN, CONTEXT),
+        of="what Wh^T X + bh gives on NumPy",
+        right="A vector is added to every row, and one of h numbers is meant for every column: "
+        "bh 1^T, or bh[:, None]. Where h is C, NumPy adds the wrong way without a word.",
     ),
     Claim(
         "A2", "the output has the input's shape, {value}", (SAMPLES, CONTEXT, FEATURES),
@@ -59,6 +69,15 @@ CLAIMS = (
         (3, 3),
         of="row and element that [:, 3, 0] picks",
         right="It is the first element of the fourth row.",
+    ),
+    Claim(
+        "A3",
+        "their binary cross-entropy with the labels is computed: of the five outputs that the text "
+        "prints, {value} are between 0 and 1",
+        5,
+        of="printed outputs between 0 and 1",
+        right="The output of attention is any number, and the logarithm of a negative one is none: "
+        "it is a logit, which takes a sigmoid first.",
     ),
 )  # fmt: skip
 
@@ -94,7 +113,7 @@ def transposes_that_agree(seed: int) -> list[tuple[str, ...]]:
 
 def dependence(seed: int) -> Array:
     """Return the size of the derivative of every output row by every input row."""
-    att = transformer_block(FEATURES, 8, seed).att
+    att = transformer_block(FEATURES, HIDDEN, seed).att
     rng = np.random.default_rng(seed)
     table = np.zeros((CONTEXT, CONTEXT))
     for row in range(CONTEXT):
@@ -107,12 +126,21 @@ def dependence(seed: int) -> Array:
 
 def figure_of_the_text(seed: int) -> tuple[Array, float]:
     """Return the output of attention with one column of Wv left, and what a column sums to."""
-    att = transformer_block(FEATURES, 8, seed).att
+    att = transformer_block(FEATURES, HIDDEN, seed).att
     att.Wv.data[:, 1:] = 0
     X = np.random.default_rng(seed).standard_normal((SAMPLES, CONTEXT, FEATURES))
     powers = np.exp((X @ att.Wk.data) @ (X @ att.Wq.data).swapaxes(1, 2))
     columns = (powers / powers.sum(1, keepdims=True)).sum(1)
     return att(ag.Tensor(X)).data, float(columns.flat[np.abs(columns - 1).argmax()])
+
+
+def hidden_layer_as_written() -> tuple[int, ...] | str:
+    """Return the shape of the text's Wh^T X + bh for one sequence, or that NumPy refuses it."""
+    mlp = transformer_block(FEATURES, HIDDEN, 0).mlp
+    try:
+        return (mlp.Wh.data.T @ np.ones((FEATURES, CONTEXT)) + mlp.bh.data).shape
+    except ValueError:
+        return "an error"
 
 
 def measure(depth: Depth) -> Measurement:
@@ -130,6 +158,8 @@ def measure(depth: Depth) -> Measurement:
                 tuple(sorted(turned.pop())) if len(turned) == 1 else f"{len(turned)} choices"
             ),
             "sum of a column of softmaxKQ": exact(round(column, 12)),
+            "what Wh^T X + bh gives on NumPy": exact(hidden_layer_as_written()),
+            "printed outputs between 0 and 1": exact(sum(0 <= number <= 1 for number in PRINTED)),
             "shape of the output": exact(out.shape),
             "columns of zeros in the output": exact(int((out == 0).all((0, 1)).sum())),
             "pairs of rows that depend on each other": exact(

@@ -41,6 +41,13 @@ CLAIMS = (
           of="keys that a new query sees, by the text's code",
           right="future_mask[:T, :S] starts at key 0, so a single query sees the first key alone; "
           "the last T rows of the mask are meant. `attend` asks for `start` instead of guessing."),
+    Claim("B4", "masks keep padding from affecting computation, in a row of padding alone, too: "
+          "of its {value} outputs by the text's code all are finite", TARGET * WIDTH,
+          of="finite outputs of a row of padding alone, by the text's code",
+          right="exp(-inf) is 0 for every key, and 0/0 is no number: one such row spoils the loss "
+          "of its whole batch. `attend` returns zeros there."),
+    Claim("B4", "by `attend`, too: {value}", TARGET * WIDTH,
+          of="finite outputs of a row of padding alone, by attend"),
 )  # fmt: skip
 
 
@@ -140,11 +147,20 @@ def keys_seen_when_decoding() -> Tensor:
     return function(k[:, -1:], k, v, causal=True)[0]
 
 
+def row_of_padding() -> tuple[int, int]:
+    """Return how many outputs of a row of padding alone are finite: by the text, and by attend."""
+    x = tokens(TARGET, 5)
+    printed = attention_function(longest=8)(x, x, x, key_padding_mask=torch.ones(1, TARGET))
+    ours = attend(x, x, x, mask=Padding(torch.zeros(TARGET, dtype=torch.bool)))
+    return int(printed.isfinite().sum()), int(ours.isfinite().sum())
+
+
 def measure(depth: Depth) -> Measurement:
     """Try every set of masks in each model, and the text's code with a query after cached keys."""
     places = ("encoder: key padding", "encoder: causal", "cross: key padding")
     both = (*places, "decoder: causal", "decoder: key padding")
     shares = keys_seen_when_decoding()
+    by_the_text, by_attend = row_of_padding()
     pictures = [("causal", Causal()), ("padding", Padding(torch.arange(SOURCE) < SOURCE - 2))]
     return Measurement(
         {
@@ -162,6 +178,8 @@ def measure(depth: Depth) -> Measurement:
                 smallest(both, encoder_decoder_keeps)
             ),
             "keys that a new query sees, by the text's code": exact(int((shares > 0).sum())),
+            "finite outputs of a row of padding alone, by the text's code": exact(by_the_text),
+            "finite outputs of a row of padding alone, by attend": exact(by_attend),
         },
         {
             name: Grid(f"Keys (across) that each query (down) sees: {name}",
