@@ -1,5 +1,6 @@
 """The verb `qk lab`, its folders and its ledger; and the ledger of the documentation."""
 
+import ast
 import json
 import os
 from functools import cache
@@ -16,6 +17,7 @@ from querykey.lab import (
     ledger_page,
     measurements_below,
 )
+from querykey.lab.store import source_hash
 
 DOCS = ROOT / "docs"
 
@@ -66,6 +68,23 @@ def test_what_other_code_or_less_depth_measured_is_measured_again(tmp_path, caps
     )
     assert run(command) == 0
     assert "1234" not in capsys.readouterr().out
+
+
+def test_the_code_of_an_experiment_is_known_again_by_newer_versions_of_python(monkeypatch):
+    before, parse = source_hash("argmax"), ast.parse
+
+    def newer(text: str) -> ast.AST:
+        tree = parse(text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                node.type_params = []  # as 3.12 has it
+                node._fields = (*node._fields, "type_params")
+        return tree
+
+    monkeypatch.setattr(ast, "parse", newer)
+    assert source_hash("argmax") == before
+    monkeypatch.setattr(ast, "parse", lambda text: parse(text + "\nX = 1"))
+    assert source_hash("argmax") != before
 
 
 def test_a_file_that_is_no_measurement_is_refused_in_a_sentence(tmp_path, capsys):

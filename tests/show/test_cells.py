@@ -69,3 +69,9 @@ def test_a_large_grid_joins_equal_neighbours_and_leaves_zeros_blank():
         (f"{left + 4 * side}", f"{side}", "0.250"),
         (f"{left + 16 * side}", f"{side}", "1.000"),
     ]
+
+
+def test_names_of_columns_do_not_touch_each_other():
+    name = "seventeen letters"
+    drawn = cells(cell_chart([[1.0, 2.0, 3.0]], (), (name, name, name)))
+    assert {int(cell.get("width")) for cell in drawn} == {7 * len(name) + 8}

@@ -26,7 +26,8 @@ def cell_chart(
     if not across:
         raise ValueError("a grid needs at least one cell")
     small = across <= LABELLED
-    side = 64 if small else max(4, 560 // across)
+    longest = max((len(name) for name in columns), default=0)
+    side = max(64, round(LETTER * longest) + 8) if small else max(4, 560 // across)
     height = 32 if small else side
     left = ROOM + LETTER * max((len(row) for row in rows), default=0) + 8
     top = TOP + (20 if columns else 0)

@@ -277,7 +277,8 @@ def figures_of(found: dict[ConvolutionalConfig, list[NetworkResult]]) -> dict[st
         lines[f"{'residual' if residual else 'plain'}, {norm}, {start}"] = points
     return {
         "losses": Grid(
-            "Training loss by norm and shortcut (down), initial weights and layers (across)",
+            "Training loss by norm and shortcut (down), initial weights and layers (across); "
+            "nan: it diverged",
             losses, [f"{norm}, {'residual' if residual else 'plain'}" for norm, residual in rows],
             [f"{start} {layers}" for start, layers in columns],
         ),
