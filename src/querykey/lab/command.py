@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -36,12 +37,16 @@ def run_experiments(
     """Run experiments, write a folder `lab/NAME` below `out` for each, and yield its verdicts.
 
     What is stored there already, as deep or deeper and by the same code, is not measured again
-    unless `again` says so. `tell` hears of the progress.
+    unless `again` says so, and neither are the parts of an experiment that was stopped. `tell`
+    hears of the progress.
     """
     for name in [experiment(name).name for name in names]:  # which refuses wrong names first
         record = None if again else _stored(name, depth, out)
         if record is None:
-            record = _measured(name, depth, tell)
+            parts = out / "lab" / name / "parts" if depth == "full" else None
+            record = _measured(name, Depth(depth, _named(tell, name), parts))
+            if parts is not None:
+                rmtree(parts, ignore_errors=True)
         write_record(out / "lab" / name, experiment(name), record)
         yield _line(name, record)
 
@@ -68,12 +73,17 @@ def _stored(name: str, depth: Name, out: Path) -> Record | None:
     return record if record.depth in (depth, "full") else None
 
 
-def _measured(name: str, depth: Name, tell: Tell) -> Record:
+def _named(tell: Tell, name: str) -> Tell:
+    """Return what tells of the progress of one experiment."""
+    return lambda words: tell(f"{name}: {words}")
+
+
+def _measured(name: str, depth: Depth) -> Record:
     source = source_hash(name)  # now: the file may change while it is measured
     began = time.perf_counter()
-    measurement = experiment(name).measure(Depth(depth, lambda words: tell(f"{name}: {words}")))
+    measurement = experiment(name).measure(depth)
     seconds = round(time.perf_counter() - began, 1)
-    return Record(measurement, depth, seconds, _machine(), source)
+    return Record(measurement, depth.name, seconds, _machine(), source)
 
 
 def _machine() -> str:

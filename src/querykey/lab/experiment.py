@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from querykey.lab.claim import Claim
@@ -22,11 +23,13 @@ def _silent(_: str) -> None:
 class Depth:
     """How much to measure: `quick` for a look and for tests, `full` for the numbers of the ledger.
 
-    `tell` is called with a few words whenever there is news of the progress.
+    `tell` is called with a few words whenever there is news of the progress. `keep` is the folder
+    for parts of a measurement that have ended while others have not.
     """
 
     name: Name = "full"
     tell: Callable[[str], None] = _silent
+    keep: Path | None = None
 
     def __post_init__(self):
         check_fields(self)

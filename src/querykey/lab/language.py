@@ -17,14 +17,13 @@ from zlib import crc32
 PairTask = Literal["adjacent", "inverted", "entailed"]
 PAIR_TASKS: tuple[PairTask, ...] = ("adjacent", "inverted", "entailed")
 
-PEOPLE = ("the boy", "the girl", "the farmer", "the doctor", "the baker", "the singer",
-          "john", "mary", "anna", "paul", "kate", "peter")  # fmt: skip
+PEOPLE = ("the boy", "the girl", "the farmer", "the doctor", "john", "mary", "anna", "paul")
 MOVES = ("ran", "walked", "danced", "jumped", "swam", "crawled", "rode", "flew")
 MANNERS = ("quickly", "slowly", "quietly", "gladly", "calmly", "boldly", "gently", "sadly")
 GAINED = ("bought", "found", "received", "won", "inherited")
 LOST = ("sold", "lost", "dropped", "burned", "broke")
 LOOKS = ("new", "old", "red", "small", "heavy")
-THINGS = ("laptop", "book", "lamp", "chair", "coat", "boat", "drum", "clock", "knife", "ring")
+THINGS = ("laptop", "book", "lamp", "chair", "coat", "boat")
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,54 @@
-"""The parts of a full measurement side by side, one for each core that this process may use."""
+"""The parts of a full measurement side by side, one for each core that this process may use.
+
+A part that has ended is kept in a file until the whole experiment has, so that an experiment which
+was stopped goes on with the parts that are missing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable
+import typing
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from querykey.lab.experiment import Depth
+from querykey.show import write_file
 
 T = TypeVar("T")
+Part = tuple[Any, ...]
 
 
-def side_by_side(
-    depth: Depth, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]
-) -> list[T]:
+def side_by_side(depth: Depth, function: Callable[..., T], parts: Iterable[Part]) -> list[T]:
     """Return function(*part) for every part, in order; at full depth in worker processes.
 
     There are as many workers as cores, with a thread each, so that a number does not depend on how
-    many there are. The function and its parts are found again by name in another process.
+    many there are. The function is one of a file, which other processes find by its name, and
+    returns a dataclass or what JSON holds. What `depth.keep` has of them is not computed again.
     """
     parts = [*parts]
-    workers = min(cores(), len(parts))
-    if depth.name == "quick" or workers < 2:
-        return [_told(depth, number, parts, function) for number in range(len(parts))]
-    pool = ProcessPoolExecutor(
-        workers,
-        multiprocessing.get_context("spawn"),  # a fork would share torch's threads and its device
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
-    with pool:
-        running = [pool.submit(function, *part) for part in parts]
-        for number, _ in enumerate(as_completed(running)):
-            depth.tell(f"{number + 1} of {len(parts)} parts")
-        return [future.result() for future in running]
+    kept = {i: found for i, part in enumerate(parts) if (found := _kept(depth, function, part))}
+    missing = [i for i in range(len(parts)) if i not in kept]
+    results = {i: value for i, (value,) in kept.items()}
+    for done, (index, value) in enumerate(_computed(depth, function, parts, missing), 1):
+        depth.tell(f"{len(kept) + done} of {len(parts)} parts")
+        results[index] = value
+        if depth.keep is not None:
+            _keep(_file(depth.keep, function, parts[index]), value)
+    return [results[i] for i in range(len(parts))]
+
+
+def all_kept(depth: Depth, function: Callable[..., Any], parts: Iterable[Part]) -> bool:
+    """Return whether all parts were computed before, on this machine or on another one."""
+    return all(_kept(depth, function, part) for part in parts)
 
 
 def cores() -> int:
@@ -47,6 +58,44 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _told(depth: Depth, number: int, parts: list[tuple[Any, ...]], function: Callable[..., T]) -> T:
-    depth.tell(f"part {number + 1} of {len(parts)}")
-    return function(*parts[number])
+def _computed(
+    depth: Depth, function: Callable[..., T], parts: list[Part], missing: list[int]
+) -> Iterator[tuple[int, T]]:
+    """Yield the number and the value of every missing part, as they end."""
+    workers = min(cores(), len(missing))
+    if depth.name == "quick" or workers < 2:
+        yield from ((index, function(*parts[index])) for index in missing)
+        return
+    pool = ProcessPoolExecutor(
+        workers,
+        multiprocessing.get_context("spawn"),  # a fork would share torch's threads and its device
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    with pool:
+        running = {pool.submit(function, *parts[index]): index for index in missing}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _file(folder: Path, function: Callable[..., Any], part: Part) -> Path:
+    """Return the file of a part; its name changes with the arguments and with the code."""
+    code = inspect.getsource(inspect.getmodule(function) or function)
+    name = f"{function.__qualname__} {part!r} {code}"
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json"
+
+
+def _keep(file: Path, value: Any) -> None:
+    plain: Any = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, json.dumps(plain))
+
+
+def _kept(depth: Depth, function: Callable[..., T], part: Part) -> tuple[T] | None:
+    """Return what is kept of a part, as a tuple of one; None where nothing is."""
+    if depth.keep is None or not (file := _file(depth.keep, function, part)).exists():
+        return None
+    plain = json.loads(file.read_text(encoding="utf-8"))
+    kind: Any = typing.get_type_hints(function).get("return")
+    restored: Any = kind(**plain) if hasattr(kind, "__dataclass_fields__") else plain
+    return (restored,)

@@ -134,24 +134,25 @@ def course(x: Tensor, y: Tensor, config: AutoencoderConfig, steps: int, looks: i
     return seen
 
 
-def sizes(depth: Name, seed: int) -> Courses:
+def sizes(depth: Name, seed: int) -> list[tuple[str, int, list[Look]]]:
     """Return the courses of training over settings and latent sizes, for the data of a seed."""
     full = depth == "full"
     count, steps, looks = (10000, 400, 4) if full else (2500, 200, 1)
-    courses = {}
+    courses = []
     for name, (hidden, classes, latents) in SETTINGS.items():
         x, y = vectors(seed, count, classes)
         for latent in latents if full else [n for n in latents if n in QUICK]:
             torch.manual_seed(seed)
             config = AutoencoderConfig(100, latent, hidden)
-            courses[name, latent] = course(x, y, config, steps, looks)
+            courses.append((name, latent, course(x, y, config, steps, looks)))
     return courses
 
 
 def measure_sizes(depth: Depth) -> tuple[dict[str, Measured], dict[str, Chart]]:
     """Measure row E1: what error and accuracy are before and after training."""
     parts = [(depth.name, seed) for seed in range(depth.pick(quick=3, full=5))]
-    seeds = side_by_side(depth, sizes, parts)
+    runs = side_by_side(depth, sizes, parts)
+    seeds = [{(name, latent): looks for name, latent, looks in run} for run in runs]
     values = {}
     for name, latent in seeds[0]:
         ends = [(run[name, latent][0][2], run[name, latent][-1][2]) for run in seeds]
