@@ -15,9 +15,9 @@ from querykey.lab.encoders import (
     train,
 )
 from querykey.lab.experiments.pretraining import CountedWords, openings
-from querykey.lab.language import Pair
+from querykey.lab.language import SentencePair
 
-PAIRS = [Pair("a b", "b c a", 1), Pair("a", "d", 0), Pair("b", "c a a", 1)]
+PAIRS = [SentencePair("a b", "b c a", 1), SentencePair("a", "d", 0), SentencePair("b", "c a a", 1)]
 
 
 def test_a_pair_is_both_sentences_between_marks():
@@ -73,7 +73,7 @@ def test_the_first_word_of_the_second_sentence_has_a_class_where_it_is_frequent(
 def test_a_small_encoder_learns_whether_two_sentences_are_the_same():
     torch.manual_seed(0)
     letters = "abcd"
-    pairs = [Pair(x, y, int(x == y)) for x in letters for y in letters]
+    pairs = [SentencePair(x, y, int(x == y)) for x in letters for y in letters]
     data = most_frequent(pairs, 4).encode(pairs + 3 * [p for p in pairs if p.label])
     model = encoder(16, 9, 8, hidden=False, labelled=True)
     train(model, data, 150, hidden=False, labelled=True, batch=16)

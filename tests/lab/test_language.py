@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from querykey.lab.language import PRINTED, Pair, grammar_pairs, halves
+from querykey.lab.language import PRINTED, SentencePair, grammar_pairs, halves
 from querykey.lab.prose import docstrings, library, prose_pairs, sentences
 
 PEOPLE = {"boy", "girl", "farmer", "doctor", "baker", "singer",
@@ -84,7 +84,7 @@ def test_the_printed_pairs_have_the_right_labels():
 
 
 def test_halves_are_as_large_as_the_rarer_label_allows():
-    pairs = [Pair(str(i), "", int(i % 4 == 0)) for i in range(12)]
+    pairs = [SentencePair(str(i), "", int(i % 4 == 0)) for i in range(12)]
     assert sorted(p.label for p in halves(pairs * 2, 100)) == [0, 0, 0, 1, 1, 1]
     assert [p.first for p in halves(pairs, 4)] == ["1", "2", "0", "4"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from querykey.lab.language import Pair
+from querykey.lab.language import SentencePair
 from querykey.lab.weights import fit_weights
 from querykey.models import ClassHead, Encoder, PairHead, TokenHead, preset
 
@@ -20,7 +20,7 @@ SHARE = 0.15  # of the words are hidden
 
 
 @dataclass(frozen=True)
-class Pairs:
+class EncodedPairs:
     """[begin] first [separate] second [separate], filled up on the right, and what is known."""
 
     ids: Tensor
@@ -31,8 +31,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, rows: Tensor) -> Pairs:
-        return Pairs(self.ids[rows], self.real[rows], self.types[rows], self.labels[rows])
+    def __getitem__(self, rows: Tensor) -> EncodedPairs:
+        return EncodedPairs(self.ids[rows], self.real[rows], self.types[rows], self.labels[rows])
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Words:
         """How many ids there are, marks included."""
         return UNKNOWN + 1 + len(self.ids)
 
-    def encode(self, pairs: Sequence[Pair]) -> Pairs:
+    def encode(self, pairs: Sequence[SentencePair]) -> EncodedPairs:
         """Return pairs of sentences as tensors."""
         texts = [[[self.ids.get(w, UNKNOWN) for w in text.split()] for text in (p.first, p.second)]
                  for p in pairs]  # fmt: skip
@@ -57,10 +57,12 @@ class Words:
             tokens = [BEGIN, *first, SEPARATE, *second, SEPARATE]
             ids[row, : len(tokens)] = torch.tensor(tokens)
             types[row, len(first) + 2 : len(tokens)] = 1
-        return Pairs(ids, ids != PADDING, types, torch.tensor([pair.label for pair in pairs]))
+        return EncodedPairs(
+            ids, ids != PADDING, types, torch.tensor([pair.label for pair in pairs])
+        )
 
 
-def most_frequent(pairs: Sequence[Pair], count: int) -> Words:
+def most_frequent(pairs: Sequence[SentencePair], count: int) -> Words:
     """Return an id for each of the most frequent words."""
     found = Counter(word for pair in pairs for word in f"{pair.first} {pair.second}".split())
     return Words({word: UNKNOWN + 1 + i for i, (word, _) in enumerate(found.most_common(count))})
@@ -87,7 +89,7 @@ def hide(ids: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor,
     return ids.masked_fill(chosen, HIDDEN), ids.masked_fill(~chosen, IGNORED)
 
 
-def loss_of(model: nn.Module, pairs: Pairs, hidden: bool, labelled: bool) -> Tensor:
+def loss_of(model: nn.Module, pairs: EncodedPairs, hidden: bool, labelled: bool) -> Tensor:
     """Return the mean loss of hidden words, of labels, or their sum."""
     ids, wanted = hide(pairs.ids) if hidden else (pairs.ids, pairs.ids)
     scores = model(ids, pairs.real, pairs.types)
@@ -99,7 +101,7 @@ def loss_of(model: nn.Module, pairs: Pairs, hidden: bool, labelled: bool) -> Ten
 
 
 def train(
-    model: nn.Module, pairs: Pairs, steps: int, hidden: bool, labelled: bool, batch: int = 64
+    model: nn.Module, pairs: EncodedPairs, steps: int, hidden: bool, labelled: bool, batch: int = 64
 ) -> None:
     """Train by AdamW; the rate rises and falls over the steps."""
     rate = 2e-3

@@ -71,7 +71,7 @@ class Trade:
 
 
 @dataclass(frozen=True)
-class Pair:
+class SentencePair:
     """Two sentences, and whether the second is to the first what a task asks for."""
 
     first: str
@@ -85,14 +85,14 @@ class Pair:
 
 
 # The text's own pairs of sentences, in small letters, and for each a wrong one.
-PRINTED: dict[PairTask, tuple[Pair, ...]] = {
+PRINTED: dict[PairTask, tuple[SentencePair, ...]] = {
     "inverted": (
-        Pair("the boy ran quickly", "quickly ran the boy", 1),
-        Pair("the boy ran quickly", "quickly ran the girl", 0),
+        SentencePair("the boy ran quickly", "quickly ran the boy", 1),
+        SentencePair("the boy ran quickly", "quickly ran the girl", 0),
     ),
     "entailed": (
-        Pair("john bought a new laptop", "john has a new laptop", 1),
-        Pair("john bought a new laptop", "john has no new laptop", 0),
+        SentencePair("john bought a new laptop", "john has a new laptop", 1),
+        SentencePair("john bought a new laptop", "john has no new laptop", 0),
     ),
 }
 
@@ -116,11 +116,11 @@ def story(random: Random, length: int = 2) -> list[str]:
     return [sentence(random, people, look, thing) for _ in range(length)]
 
 
-def adjacent(random: Random) -> Pair:
+def adjacent(random: Random) -> SentencePair:
     """Return two sentences of one story, or of two stories."""
     first, second = story(random)
     label = random.randrange(2)
-    return Pair(first, second if label else story(random)[1], label)
+    return SentencePair(first, second if label else story(random)[1], label)
 
 
 def another(random: Random, words: tuple[str, ...], *besides: str) -> str:
@@ -128,7 +128,7 @@ def another(random: Random, words: tuple[str, ...], *besides: str) -> str:
     return random.choice([word for word in words if word not in besides])
 
 
-def inverted(random: Random) -> Pair:
+def inverted(random: Random) -> SentencePair:
     """Return a sentence and its inversion, or that of a sentence which differs.
 
     Where somebody moves to somebody, both have changed places; else one word is another one.
@@ -137,7 +137,7 @@ def inverted(random: Random) -> Pair:
     verb, manner = random.choice(MOVES), random.choice(MANNERS)
     move = Move(who, verb, manner, random.choice(("", goal)))
     if random.randrange(2):
-        return Pair(str(move), move.inverted, 1)
+        return SentencePair(str(move), move.inverted, 1)
     if move.goal:
         other = Move(goal, verb, manner, who)
     else:
@@ -147,10 +147,10 @@ def inverted(random: Random) -> Pair:
             another(random, MOVES, verb) if place == 1 else verb,
             another(random, MANNERS, manner) if place == 2 else manner,
         )
-    return Pair(str(move), other.inverted, 0)
+    return SentencePair(str(move), other.inverted, 0)
 
 
-def entailed(random: Random) -> Pair:
+def entailed(random: Random) -> SentencePair:
     """Return what somebody did with a thing, and a claim that follows from it or does not.
 
     A wrong claim says the opposite, or the same of somebody else, or of another thing.
@@ -158,12 +158,12 @@ def entailed(random: Random) -> Pair:
     who, other = random.sample(PEOPLE, 2)
     trade = Trade(who, random.choice(GAINED + LOST), random.choice(LOOKS), random.choice(THINGS))
     if random.randrange(2):
-        return Pair(str(trade), trade.follows, 1)
+        return SentencePair(str(trade), trade.follows, 1)
     has, place = trade.verb in GAINED, random.randrange(3)
     if place == 0:
-        return Pair(str(trade), trade.claim(not has), 0)
+        return SentencePair(str(trade), trade.claim(not has), 0)
     thing = another(random, THINGS, trade.thing) if place == 1 else trade.thing
-    return Pair(
+    return SentencePair(
         str(trade), Trade(other if place == 2 else who, trade.verb, trade.look, thing).follows, 0
     )
 
@@ -171,7 +171,7 @@ def entailed(random: Random) -> Pair:
 MAKERS = {"adjacent": adjacent, "inverted": inverted, "entailed": entailed}
 
 
-def grammar_pairs(task: PairTask, seed: int, count: int, held: bool) -> list[Pair]:
+def grammar_pairs(task: PairTask, seed: int, count: int, held: bool) -> list[SentencePair]:
     """Return pairs for training, or other ones, no two of them alike, that are held out.
 
     Which of both a pair belongs to follows from its words; what the document prints is held out.
@@ -184,9 +184,9 @@ def grammar_pairs(task: PairTask, seed: int, count: int, held: bool) -> list[Pai
     return halves(kept, count) if held else [*islice(kept, count)]
 
 
-def halves(pairs: Iterable[Pair], count: int) -> list[Pair]:
+def halves(pairs: Iterable[SentencePair], count: int) -> list[SentencePair]:
     """Return different pairs, as many with label 0 as with label 1, at most `count` in all."""
-    by_label: tuple[dict[str, Pair], dict[str, Pair]] = ({}, {})
+    by_label: tuple[dict[str, SentencePair], dict[str, SentencePair]] = ({}, {})
     for pair in pairs:
         by_label[pair.label].setdefault(pair.text, pair)
         if min(map(len, by_label)) >= count // 2:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal
 from zlib import crc32
 
-from querykey.lab.language import Pair, halves
+from querykey.lab.language import SentencePair, halves
 
 LENGTHS = range(4, 17)  # words of a sentence that is taken
 LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
@@ -53,24 +53,24 @@ def library() -> tuple[list[list[str]], list[list[str]]]:
     return sides
 
 
-def adjacent(random: Random, texts: list[list[str]]) -> Pair:
+def adjacent(random: Random, texts: list[list[str]]) -> SentencePair:
     """Return two sentences that follow each other in a docstring, or are of different ones."""
     text = random.choice(texts)
     while len(text) < 2:
         text = random.choice(texts)
     place = random.randrange(len(text) - 1)
     if random.randrange(2):
-        return Pair(text[place], text[place + 1], 1)
-    return Pair(text[place], random.choice(random.choice(texts)), 0)
+        return SentencePair(text[place], text[place + 1], 1)
+    return SentencePair(text[place], random.choice(random.choice(texts)), 0)
 
 
-def inverted(random: Random, texts: list[list[str]]) -> Pair:
+def inverted(random: Random, texts: list[list[str]]) -> SentencePair:
     """Return a sentence and its two halves exchanged, or its words in no order."""
     first = random.choice(random.choice(texts))
     words = first.split()
     label, half = random.randrange(2), len(words) // 2
     second = words[half:] + words[:half] if label else random.sample(words, len(words))
-    return Pair(first, " ".join(second), label)
+    return SentencePair(first, " ".join(second), label)
 
 
 MAKERS = {"adjacent": adjacent, "inverted": inverted}
@@ -78,7 +78,7 @@ MAKERS = {"adjacent": adjacent, "inverted": inverted}
 
 def prose_pairs(
     task: Literal["adjacent", "inverted"], seed: int, count: int, held: bool
-) -> list[Pair]:
+) -> list[SentencePair]:
     """Return pairs for training, or different ones, half of them right, of files held out."""
     random, texts = Random(f"{task} {seed} {held}"), library()[held]
     drawn = (MAKERS[task](random, texts) for _ in range(20 * count if held else count))

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from querykey.lab.claim import AtLeast, AtMost, Claim
 from querykey.lab.encoders import (
     IGNORED,
-    Pairs,
+    EncodedPairs,
     encoder,
     hide,
     most_frequent,
     train,
 )
 from querykey.lab.experiment import Depth, Experiment
-from querykey.lab.language import PAIR_TASKS, PRINTED, Pair, grammar_pairs
+from querykey.lab.language import PAIR_TASKS, PRINTED, SentencePair, grammar_pairs
 from querykey.lab.measurement import Grid, Measured, Measurement, sampled, unmeasured
 from querykey.lab.prose import prose_pairs
 from querykey.lab.workers import side_by_side
@@ -34,7 +34,7 @@ from querykey.models import probe
 
 HIDDEN_WORDS, NOTHING, BOTH = "hidden words", "nothing", "hidden words and adjacent"
 COUNTS = "counted words"  # in place of an encoder
-TEXTS: dict[str, tuple[Callable[..., list[Pair]], tuple[str, ...]]] = {
+TEXTS: dict[str, tuple[Callable[..., list[SentencePair]], tuple[str, ...]]] = {
     "grammar": (grammar_pairs, PAIR_TASKS),
     "prose": (prose_pairs, ("adjacent", "inverted")),
 }
@@ -96,7 +96,7 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class EncoderSetting:
     """How much an encoder is trained with, and how large it is."""
 
     width: int
@@ -106,8 +106,8 @@ class Setting:
 
 
 SETTINGS = {
-    "quick": Setting(32, 4000, {"grammar": 400}, 800),
-    "full": Setting(64, 20000, {"grammar": 2000, "prose": 1500}, 2400),
+    "quick": EncoderSetting(32, 4000, {"grammar": 400}, 800),
+    "full": EncoderSetting(64, 20000, {"grammar": 2000, "prose": 1500}, 2400),
 }
 Found = dict[str, float]  # what is known of one encoder, by name
 
@@ -128,7 +128,7 @@ class CountedWords(nn.Module):
         return torch.cat([first, second, first * second], 1)
 
 
-def openings(pairs: Pairs) -> Tensor:
+def openings(pairs: EncodedPairs) -> Tensor:
     """Return the class of the second sentence's first word, 0 where it is a rare one."""
     place = pairs.types.argmax(1)
     words = pairs.ids[torch.arange(len(pairs)), place]
@@ -137,7 +137,7 @@ def openings(pairs: Pairs) -> Tensor:
 
 
 @torch.no_grad()
-def hidden_right(model: nn.Module, pairs: Pairs) -> tuple[float, float]:
+def hidden_right(model: nn.Module, pairs: EncodedPairs) -> tuple[float, float]:
     """Return how often hidden words are found, and how often the most frequent one is right."""
     ids, wanted = hide(pairs.ids, torch.Generator().manual_seed(0))
     scores = model(ids, pairs.real, pairs.types)
@@ -149,14 +149,14 @@ def hidden_right(model: nn.Module, pairs: Pairs) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def labels_right(model: nn.Module, pairs: Pairs) -> float:
+def labels_right(model: nn.Module, pairs: EncodedPairs) -> float:
     """Return how many pairs are told rightly."""
     scores = model(pairs.ids, pairs.real, pairs.types)
     label = scores[1] if isinstance(scores, tuple) else scores
     return float((label.argmax(1) == pairs.labels).float().mean())
 
 
-def learned(text: str, task: str, seed: int, setting: Setting) -> Found:
+def learned(text: str, task: str, seed: int, setting: EncoderSetting) -> Found:
     """Train an encoder on a task of a text; return what it and its representation know."""
     make, tasks = TEXTS[text]
     words = most_frequent(make("adjacent", seed, setting.pairs, False), 2000)
@@ -179,7 +179,7 @@ def learned(text: str, task: str, seed: int, setting: Setting) -> Found:
     return found | probes(model, held)
 
 
-def probes(model: nn.Module, held: dict[str, Pairs]) -> Found:
+def probes(model: nn.Module, held: dict[str, EncodedPairs]) -> Found:
     """Return how often a linear classifier of the model's vectors is right, by what it tells."""
     labels = {task: (pairs, pairs.labels) for task, pairs in held.items()}
     labels[OPENING] = (held["adjacent"], openings(held["adjacent"]))
