@@ -48,6 +48,7 @@ def interpreted():
         *(f"vanishing, {how}" for how in ("chunks", "documents", "pairs")),
         "checkpointed",
         "compiled whole",
+        "documents, compiled whole",
         "distributed",
         "second derivative",
         "second derivative, documents",
@@ -177,7 +178,7 @@ def test_sizes_groups_and_padding(key_dim, value_dim, causal, either):
 @on_gpu
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["packed", "mixed"])
-def test_documents(causal, kind):
+def test_documents(causal, kind, either):
     inputs, grad = draw(2999, 4, 2, 64, 32)
     longest = torch.randint(1, 900, (2, 40), device="cuda").cumsum(1)
     ids = (torch.arange(2999, device="cuda")[:, None] >= longest[:, None]).sum(-1)
@@ -191,6 +192,20 @@ def test_documents(causal, kind):
     found = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
     clean = [inputs[0], *(x.nan_to_num(0.0) for x in inputs[1:])]
     assert_within_bounds(found, clean, grad, lambda d: (0.125 * d + 1) ** 2, causal, real, ids)
+    again = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+@on_gpu
+@pytest.mark.parametrize("order", [1, -1])
+def test_long_documents_whether_or_not_the_host_knows_how_long_they_are(order):
+    inputs, grad = draw(6801, key_dim=32)
+    lengths = torch.tensor([300, 5001, 1500], device="cuda")  # the second goes through sums
+    ids = order * torch.arange(3, device="cuda").repeat_interleave(lengths).expand(2, -1)
+    mask = qk.Causal() & qk.Documents(ids)
+    found = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
+    assert_within_bounds(found, inputs, grad, lambda d: (0.125 * d + 1) ** 2, ids=ids)
+    torch.cuda.synchronize()  # what was found of the ids has come to the host
     again = triton_driver.results(lambda *x: attend(*x, mask=mask), inputs, grad)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 

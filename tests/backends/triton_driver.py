@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from querykey.attention.features import Polynomial, Quadratic, Taylor
 from querykey.attention.mechanisms import Kernel
 from querykey.backends.triton import linear, plans
+from querykey.backends.triton.intervals import intervals
 
 QUADRATIC = (Quadratic(), lambda d: (d + 1) ** 2)
 TAYLOR = (Taylor(2), lambda d: 1 + d + d * d / 2)
@@ -278,7 +279,29 @@ def run_shapes():
             kept = ops.triton_forward.default(*args[:-1], True)
             args = (kept[0], *kept[:3], *args[:3], *kept[3:], None, numbers, causal)
             torch.library.opcheck(ops.triton_backward.default, args, test_utils=UTILS)
+    for name in ("one document", "documents, mixed, all keys"):
+        kernel, _, inputs, _, causal, real, ids = draw_documents(DOCUMENTS[name])
+        q, k, v = (x.flatten(0, 1) for x in inputs)
+        numbers = [SCALE, *kernel.features.coefficients]
+        q, found = q.view(len(k), -1, *q.shape[1:]), intervals(ids, real, causal)
+        for keep in (True, False):
+            args = (q, k, v, *found, numbers, causal, keep)
+            torch.library.opcheck(ops.triton_documents_forward.default, args, test_utils=UTILS)
+        kept = ops.triton_documents_forward.default(*args[:-1], True)
+        args = (kept[0], *kept[:3], q, k, v, *kept[3:], *found, numbers, causal)
+        torch.library.opcheck(ops.triton_documents_backward.default, args, test_utils=UTILS)
     return [0.0]
+
+
+def run_compiled_documents():
+    """Packed documents through torch.compile, against the same without it."""
+    kernel, _, inputs, grad, causal, _, ids = draw_documents(DOCUMENTS["one document"])
+
+    def attend(*x):
+        return linear.attend(*x, kernel, causal=causal, ids=ids)
+
+    whole = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    return errors(results(whole, inputs, grad), results(attend, inputs, grad))
 
 
 def poison(make):
@@ -310,6 +333,7 @@ def main():
     found["compiled whole"] = run_wrapped(
         lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
     )
+    found["documents, compiled whole"] = run_compiled_documents()
     found["distributed"] = run_distributed()
     found["second derivative"] = run_second(None)
     found["second derivative, documents"] = run_second(torch.arange(33)[None] // 9)

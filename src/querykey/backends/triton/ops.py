@@ -168,7 +168,7 @@ def _empty_documents(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return tensors shaped like the results of `triton_documents_forward`."""
     out, residue, inverse = empty_outputs(q, v, keep)
-    square = moments = q.new_empty(0)
+    square, moments = q.new_empty(0), q.new_empty(0)
     if causal and keep and plan(q.shape[-1], v.shape[-1]).far(q.shape[2], k.shape[1], keep):
         square, moments, _ = empty_sums(q, v, causal, weighted=False)
     return out, or_empty(residue, q), inverse, square, moments
