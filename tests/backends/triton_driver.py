@@ -59,10 +59,10 @@ DOCUMENTS = {
     "documents, mixed, all keys": (TAYLOR, 1, 1, 1, 33, 32, 16, False, False, "mixed"),
     "one document": (QUADRATIC, 1, 1, 1, 50, 16, 16, True, False, "one"),
     # Of these some go through sums, across one chunk's border or more, and some do not.
-    "long documents": (QUADRATIC, 2, 2, 1, 150, 16, 32, True, False, "long"),
-    "long documents, padded": (POLYNOMIAL, 1, 2, 1, 159, 13, 16, True, True, "long"),
-    "long documents, mixed": (TAYLOR, 2, 1, 1, 131, 16, 16, True, True, "two"),
-    "long documents, all keys": (TAYLOR, 1, 1, 1, 101, 16, 16, False, False, "long"),
+    "long documents": (QUADRATIC, 2, 1, 1, 120, 16, 32, True, False, "long"),
+    "long documents, padded": (POLYNOMIAL, 1, 2, 1, 115, 13, 16, True, True, "long"),
+    "long documents, mixed": (TAYLOR, 2, 1, 1, 101, 16, 16, True, True, "two"),
+    "long documents, all keys": (TAYLOR, 1, 1, 1, 109, 16, 16, False, False, "long"),
 }
 
 
