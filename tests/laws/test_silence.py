@@ -302,3 +302,35 @@ def test_a_length_that_only_grows_is_found_by_a_longer_call_before():
 
 def test_what_is_computed_anew_in_every_call_is_no_state():
     assert check(Keeping("nowhere")).violations == []
+
+
+class GrowingTable(nn.Module):
+    """Replaces its table of positions by a longer one, as FSMT does, or a module by another."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+        self.embed, self.score = nn.Embedding(40, 12), nn.Linear(12, 40)
+        self.grow(16)
+
+    def grow(self, length):
+        table = torch.arange(length * 12.0).reshape(length, 12).sin()
+        if self.part == "parameter":
+            self.table = nn.Parameter(table)
+        else:
+            self.table = nn.Embedding.from_pretrained(table, freeze=False)
+
+    def forward(self, ids):
+        T = ids.size(1)
+        weight = self.table if self.part == "parameter" else self.table.weight
+        if T > len(weight):
+            self.grow(2 * T)
+        table = self.table if self.part == "parameter" else self.table.weight
+        x = self.embed(ids) + table[:T]
+        return self.score(x.cumsum(1) / torch.arange(1, T + 1)[:, None])
+
+
+@pytest.mark.parametrize("part", ["parameter", "module"])
+def test_a_table_that_grew_in_one_law_is_put_back_before_the_next(part):
+    report = check(GrowingTable(part), laws=["causality.perturb", "batch"])
+    assert {finding.verdict for finding in report.laws} == {"holds"}, report

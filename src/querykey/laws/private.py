@@ -35,6 +35,11 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
     return module._parameters
 
 
+def modules_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Return the module's own submodules by name, those that are None as well."""
+    return module._modules
+
+
 def parts_of(module: nn.Module) -> list[tuple[str, Any]]:
     """Return a module's own parameters, buffers and submodules by name, but for those of None."""
     parts = {**module._parameters, **module._buffers, **module._modules}

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from querykey.laws.private import MACHINERY, buffers_of, version_of
+from querykey.laws.private import (
+    MACHINERY,
+    buffers_of,
+    modules_of,
+    parameters_of,
+    version_of,
+)
 from querykey.laws.understanding.reachable import CONTAINERS, children, is_plain_object, walk
 
 SMALL = 1 << 16  # numbers: so few are compared one by one, because `.data` counts no version
@@ -20,7 +26,7 @@ LIBRARIES = ("torch", "transformers", "builtins")
 
 
 class Snapshot:
-    """The state of a model beside its parameters, as it was when this was made.
+    """The state of a model beside the values of its parameters, as it was when this was made.
 
     Attributes, buffers, containers and closures are put back in place, whoever refers to them;
     and so are the attributes of its classes and the containers of the files they are written in.
@@ -55,8 +61,10 @@ class Snapshot:
         seen.add(id(value))
         if isinstance(value, nn.Module):
             self.undo.append(_of_attributes(vars(value), MACHINERY))
-            if not isinstance(value, torch.jit.ScriptModule):  # its buffers cannot be replaced
-                self.undo.append(_of_attributes(buffers_of(value), set()))
+            if not isinstance(value, torch.jit.ScriptModule):  # its parts cannot be replaced
+                # A table of positions that grows is a new parameter, or a new module.
+                parts = (buffers_of(value), parameters_of(value), modules_of(value))
+                self.undo += [_of_attributes(held, set()) for held in parts]
         elif isinstance(value, torch.Tensor):
             if not isinstance(value, nn.Parameter) and not value.is_meta:
                 kept = value.detach().clone()
