@@ -323,7 +323,7 @@ class GrowingTable(nn.Module):
     def forward(self, ids):
         T = ids.size(1)
         weight = self.table if self.part == "parameter" else self.table.weight
-        if T > len(weight):
+        if len(weight) < T:
             self.grow(2 * T)
         table = self.table if self.part == "parameter" else self.table.weight
         x = self.embed(ids) + table[:T]
