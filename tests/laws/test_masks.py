@@ -79,8 +79,20 @@ def test_a_mask_of_any_name_and_form_is_found(name, body):
     assert padding(kind()).law("padding.right").verdict == "holds"
 
 
+def test_what_is_called_a_mask_and_divides_by_all_tokens_is_told():
+    body = """
+    x = self.embed(ids) if told is None else self.embed(ids) * told[..., None]
+    return self.score(x.mean(1) {})
+"""
+    right = "* (1 if told is None else ids.size(1) / told.sum(1, keepdim=True))"
+    assert padding(taking("element_mask", body.format(""))()).violations
+    assert not padding(taking("element_mask", body.format(right))()).violations
+
+
 LIKE_A_MASK = {
+    "masked": "x = x if told is None else torch.where(told.bool()[..., None], self.hidden, x)",
     "corrupted": "x = x if told is None else torch.where(told.bool()[..., None], self.hidden, x)",
+    "noise_mask": "x = x if told is None else x * told[..., None]",
     "shares": "x = x if told is None else x * told[..., None]",
     "speaker": "x = x if told is None else x + self.kinds(told.long()) * (told != 0)[..., None]",
     "summary": "x = x if told is None else x + x[told.bool()].mean(0)",

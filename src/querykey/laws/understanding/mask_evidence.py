@@ -16,7 +16,8 @@ from querykey.laws.understanding.mask_argument import MaskArgument
 
 # Arguments that say something else of every token, or concern the loss alone.
 OTHERS = re.compile(
-    r"(head|loss|label|target|causal|corrupt|global|cross_attn_head)\w*_mask|bool_masked_pos|"
+    r"(head|loss|label|target|causal|corrupt|global|cross_attn_head|noise|mlm|mim|drop|span|random)"
+    r"\w*_mask|bool_masked_pos|\w*(indices|indexes)|"
     r"\w*(ids|idx|index|embeds?|embeddings?|types?|weights?|labels?|targets?|positions?)|"
     r"(return|output|use|past|cache|doc|seg|pack|sample|cu|max|num_items)\w*|y|k|v|memory|states?"
 )

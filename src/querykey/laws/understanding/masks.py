@@ -169,8 +169,14 @@ def _meaning(
         if others:
             return others[0]
     if not by_owner and not MASKS.match(name) and (used or not PADS.match(name)):
-        told = PERHAPS_MASKS.match(name) or PADS.match(name)
-        return next((m for m in used if told or hides_tokens(runner, inputs, m)), None)
+        told, says = PERHAPS_MASKS.match(name) or PADS.match(name), name.endswith(("mask", "masks"))
+        for mask in used:
+            # What is called a mask may still count what it hides, and padding.right tells of it.
+            if told or hides_tokens(runner, inputs, mask):
+                return mask
+            if says and _ignores_hidden(runner, inputs, mask):
+                return mask
+        return None
     settled = [mask for mask, _ in fits if by_owner or REAL.search(name) or HIDES.search(name)]
     settled.sort(key=lambda mask: mask not in used)
     blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
