@@ -127,6 +127,9 @@ def taken_for(report: dict) -> str:
     return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
 
 
+JOINED = "The rows come from runs some hours apart, while laws were still being added."
+
+
 def page(reports: list[dict]) -> str:
     """Return what was found, as the page docs/laws-wild.md."""
     checked = [report for report in reports if is_checked(report)]
@@ -141,10 +144,10 @@ def page(reports: list[dict]) -> str:
         "# The laws on public models",
         "",
         f"`python benchmarks/wild.py --write docs/laws-wild.md` tried every law on {len(checked)} "
-        f"configurations of at least {classes} classes outside `transformers`, from {len(PINS)} "
-        "public packages and repositories at "
-        "the versions below, small, with random weights. None of that code is in this repository. "
-        f"Recipes by file: {', '.join(f'{n} {f}' for f, n in sources.items())}. Verdicts: "
+        f"small configurations with random weights, of at least {classes} model classes outside "
+        f"`transformers`. They come from {len(PINS)} public packages and repositories at the "
+        "versions below; their code is not in this repository. "
+        f"By subject: {', '.join(f'{n} {f}' for f, n in sources.items())}. Verdicts: "
         + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         + f". {len(broken)} violations in {len(models)} models; {len(false)} of them are false, "
         f"{unread} not read yet.",
@@ -152,8 +155,7 @@ def page(reports: list[dict]) -> str:
         "## Violated, and why",
         "",
         "A cause is a place in the package or repository, found by reading its code; FALSE means "
-        "that the code is right and the verdict is not. Reports of some hours of work on the laws "
-        "are joined here.",
+        f"that the code is right and the verdict is wrong. {JOINED}",
         "",
         "| model | law | deviation | cause | why |",
         "|---|---|---|---|---|",
@@ -198,9 +200,9 @@ def updated(page: str, reports: list[dict]) -> str:
         f"{sum('not read yet' in row[5] for row in cells)} not read yet."
     )
     before = re.sub(r" Verdicts: .*", " " + counts, before)
-    before = re.sub(r"(?s)(are joined here\.).*?\n\n", r"\1", before)
-    told = f" Of {len(names)} models the rows were made anew last: {', '.join(sorted(names))}."
-    before = before.replace("are joined here.", f"are joined here.{told}\n\n")
+    before = re.sub(rf"(?s)({re.escape(JOINED)}).*?\n\n", r"\1", before)
+    latest = f" The latest run tried {len(names)} models again: {', '.join(sorted(names))}."
+    before = before.replace(JOINED, f"{JOINED}{latest}\n\n")
     for report in checked:
         after = re.sub(rf"(?m)^\| {report['name']} \|.*$", lambda _, r=report: taken_for(r), after)
     return before + "\n".join(sorted(rows)) + "\n" + after
