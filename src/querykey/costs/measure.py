@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.costs.assembling import make_report
 from querykey.costs.counting.counts import Formula
 from querykey.costs.counting.fused_attention import ATTENTION
 from querykey.costs.counting.passes import PassOptions
@@ -30,7 +31,7 @@ from querykey.costs.formulas.validity import Validity
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.over import builder_over, own_values, values_over
-from querykey.costs.report import CostReport, make_report
+from querykey.costs.report import CostReport
 from querykey.words import suggest
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
 import torch
 
-from querykey.costs.counting.passes import PassOptions
 from querykey.costs.devices import device_of, memory_of
 from querykey.costs.formulas.bottleneck import Share, shares
 from querykey.costs.formulas.comparison import CostComparison, crossings, deciding_size
-from querykey.costs.formulas.formula_set import FormulaSet, RefusedError, listed
+from querykey.costs.formulas.formula_set import RefusedError, listed
 from querykey.costs.formulas.order import Order, order_of
 from querykey.costs.formulas.validity import written
 from querykey.costs.inputs import CostError, OutsideError, whole_size
-from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.memory.memory import PeakMemory, dtype_of, largest_that
 from querykey.costs.memory.peak import Peak
 from querykey.costs.memory.training import TrainingBytes, sharded, training_parts
 from querykey.costs.render import as_text
 from querykey.costs.span import Span
-from querykey.costs.sums import Sum, add_sum, expression
+from querykey.costs.substitution import Substitution, moved_by
 from querykey.costs.timing.bytes_moved import BytesMoved
 from querykey.costs.timing.calibration import Calibration, read
 from querykey.costs.timing.prediction import Prediction
@@ -33,8 +31,6 @@ from querykey.costs.values import (
     PER_MODULE,
     VALUES,
     CostValues,
-    Flops,
-    ModuleCost,
     NotComputed,
     value_of,
 )
@@ -128,9 +124,9 @@ class CostReport(CostValues):
             raise OutsideError(
                 f"{listed(sizes)} is outside the range of this formula ({written(broken[0])})"
             )
-        put = _Substitution({self.symbols[n]: sympy.Integer(size) for n, size in sizes.items()})
+        put = Substitution({self.symbols[n]: sympy.Integer(size) for n, size in sizes.items()})
         modules = {
-            path: replace(put.into(module), moved=_moved(self.traffic, path, all_sizes))
+            path: replace(put.into(module), moved=moved_by(self.traffic, path, all_sizes))
             for path, module in self.modules.items()
         }
         left = {n: s for n, s in self.symbols.items() if n not in sizes}
@@ -327,102 +323,6 @@ class CostReport(CostValues):
                 hint = suggest(name, self.symbols)
                 raise CostError(f"there is no size `{name}`{hint} (the sizes: {have})")
         return {n: whole_size(n, size, 0 if n in self.picked else 1) for n, size in sizes.items()}
-
-
-def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOptions) -> CostReport:
-    """Return a report in which each module's cost includes its children's."""
-    model = measured.model(measured.base())
-    kinds: dict[str, str] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        kinds.setdefault(measured.fold(path), type(module).__name__)
-    totals: dict[str, dict[str, Sum]] = {path: {} for path in kinds}
-    for (path, metric), total in formulas.own.items():
-        for outer in _with_parents(path):
-            add_sum(totals.setdefault(outer, {}).setdefault(metric, {}), total)
-    params = {path: expression(total) for path, total in formulas.params.items()}
-    traffic = BytesMoved(measured, options)
-    modules = {
-        path: replace(
-            _module_cost(total, params.get(path, sympy.S.Zero), kinds.get(path, "")),
-            moved=_moved(traffic, path, {}),
-        )
-        for path, total in totals.items()
-    }
-    loss = "sum of the first floating output" if options.loss is None else "given"
-    return CostReport(
-        modules,
-        {name: sympy.Symbol(name) for name in measured.names},
-        formulas.valid,
-        formulas.unknown,
-        formulas.notes,
-        formulas.derivation.engine,
-        {
-            "backward": options.backward, "attention": options.attention, "loss": loss,
-            "phase": options.phase,
-        },
-        picked=measured.picked,
-        below=formulas.below and make_report(measured, formulas.below, options),
-        memory=PeakMemory(measured, replace(options, graph=options.backward)),
-        depth=Span(measured, options),
-        traffic=traffic,
-        state=expression(totals[""].get("state", {})) if options.phase != "train" else None,
-    )  # fmt: skip
-
-
-def _module_cost(total: Mapping[str, Sum], params: Any, kind: str) -> ModuleCost:
-    values = {metric: expression(terms) for metric, terms in total.items()}
-    zero = sympy.S.Zero
-    forward = values.get("forward", zero)
-    flops = Flops(
-        forward,
-        values.get("backward", zero),
-        values.get("pointwise", zero),
-        values.get("pointwise_backward", zero),
-        visible=sympy.expand(forward - values.get("hidden", zero)),
-        recomputed=values.get("recomputed", zero),
-    )
-    return ModuleCost(flops, params, values.get("saved", zero), kind)
-
-
-def _moved(traffic: BytesMoved | None, path: str, sizes: Mapping[str, int]) -> Callable[[], Any]:
-    """Return a function that returns the bytes one module moves at some sizes, if any."""
-
-    def value() -> Any:
-        if traffic is None:
-            return NotComputed("the bytes moved are not known here")
-        try:
-            return traffic.value(path, sizes)
-        except CostError as error:
-            return NotComputed(str(error))
-
-    return value
-
-
-def _with_parents(path: str) -> list[str]:
-    """Return a path and the paths of all modules around it, the whole model last."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-
-
-class _Substitution:
-    """Puts sizes into formulas; equal formulas, as equal layers have them, are computed once."""
-
-    def __init__(self, sizes: Mapping[Any, Any]):
-        self.sizes = sizes
-        self.values: dict[Any, Any] = {}
-
-    def into(self, cost: ModuleCost) -> ModuleCost:
-        flops = Flops(*(self.value(getattr(cost.flops, f.name)) for f in fields(Flops)))
-        return ModuleCost(flops, self.value(cost.params), self.value(cost.saved_bytes), cost.kind)
-
-    def value(self, formula: Any) -> Any:
-        if formula not in self.values:
-            value = sympy.sympify(formula).subs(self.sizes)
-            if value.is_Rational and not value.is_Integer:
-                at = listed({str(symbol): size for symbol, size in self.sizes.items()})
-                raise CostError(f"{at} is no size of this model: its cost would be {value}")
-            self.values[formula] = int(value) if value.is_Integer else value
-        return self.values[formula]
 
 
 def plain(value: Any) -> Any:
