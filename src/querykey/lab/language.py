@@ -2,7 +2,8 @@
 
 Its text is stories: sentences about two people and one thing. From them come pairs of sentences
 with a label, as document 003, 12.6 asks for. Wrong pairs are made of the same words as right ones,
-or of words that are as frequent there, so that counting words does not tell them apart.
+or of words that are as frequent there, so that no word of the second sentence tells them apart; the
+words that both sentences share do, in part.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "counts": "querykey.lab.experiments.counts",
     "equivariance": "querykey.lab.experiments.equivariance",
     "incremental": "querykey.lab.experiments.incremental",
+    "pretraining": "querykey.lab.experiments.pretraining",
     "patches": "querykey.lab.experiments.patches",
     "davit": "querykey.lab.experiments.davit",
     "kernel": "querykey.lab.experiments.kernel",
