@@ -14,6 +14,8 @@ from tests.train.small import interrupt_at, small_config, weights
 
 from querykey.train import TrainError, run
 from querykey.train import checkpoints as store
+from querykey.train.ranks import Ranks
+from querykey.train.run import make_trainer
 
 
 def equal(first, second) -> bool:
@@ -110,6 +112,52 @@ def test_a_parameter_without_gradients_does_not_keep_a_run_from_going_on(tmp_pat
     assert equal(weights(whole), weights(parts))
 
 
+RUNNING = """
+import torch
+from torch import nn
+
+class Running(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 8), nn.Linear(8, 64)
+        self.register_buffer("mean", torch.zeros(8), persistent=False)
+        self.register_buffer("ones", torch.ones(8, 1), persistent=False)
+        turns = torch.polar(torch.ones(8), torch.arange(8.0))
+        self.register_buffer("turns", turns, persistent=False)
+        self.register_buffer("ids", torch.zeros(1, 0, dtype=torch.long), persistent=False)
+    def forward(self, ids):
+        x = self.table(ids)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+            self.ids = ids[:, : int(x.detach().abs().sum()) % 7]  # a cache of no fixed size
+        return self.out((x * self.turns).imag - self.mean)
+"""
+
+
+def test_a_running_mean_that_is_not_in_the_state_dict_is_kept_too(tmp_path):
+    (tmp_path / "own.py").write_text(RUNNING)
+    name = f"{tmp_path / 'own.py'}:Running"
+    whole, parts = (small_config(tmp_path / n, **{"model-name": name}) for n in ("whole", "parts"))
+    run(whole)
+    run(parts, interrupt_at(7))
+    run(parts)
+    found = weights(whole)
+    assert equal(found, weights(parts))
+    assert found["buffer.mean"].abs().max() > 0
+    assert "buffer.ones" not in found
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_complex_buffers_stay_complex_in_every_precision(tmp_path, precision):
+    (tmp_path / "own.py").write_text(RUNNING)
+    flags = {"model-name": f"{tmp_path / 'own.py'}:Running", "precision": precision}
+    model = make_trainer(small_config(tmp_path, **flags), Ranks()).model
+    assert torch.equal(model.turns, torch.polar(torch.ones(8), torch.arange(8.0)))
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, precision)}
+    assert model.mean.dtype == getattr(torch, precision)
+    assert [n for n in model.state_dict() if n in ("mean", "ones", "turns")] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_let_a_run_save_and_stop(tmp_path, number):
     def tell(progress):
@@ -170,9 +218,6 @@ def test_a_killed_run_always_resumes(tmp_path, times):
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_module(tmp_path):
     config = small_config(tmp_path, save_every=1)
-    from querykey.train.ranks import Ranks
-    from querykey.train.run import make_trainer
-
     trainer = make_trainer(config, Ranks())
     broken = trainer.model.get_submodule("stack.blocks.1.mlp")
 
@@ -188,9 +233,6 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_module(tmp_path):
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_lost(tmp_path):
-    from querykey.train.ranks import Ranks
-    from querykey.train.run import make_trainer
-
     config = small_config(tmp_path, save_every=1)
     trainer = make_trainer(config, Ranks())
     weight = trainer.model.get_submodule("stack.blocks.1.mlp").get_parameter("up.weight")
@@ -202,9 +244,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_lost(tmp_pat
 
 
 def test_the_module_is_named_where_the_model_is_compiled(tmp_path):
-    from querykey.train.ranks import Ranks
-    from querykey.train.run import make_trainer
-
     trainer = make_trainer(small_config(tmp_path), Ranks())
     trainer.run_learner = torch.compile(trainer.learner, backend="eager")
     trainer.advance()

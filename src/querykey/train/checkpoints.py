@@ -142,8 +142,11 @@ def verified(folder: Path) -> Checkpoint:
     return Checkpoint(folder, step, record)
 
 
-def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
-    """Read a checkpoint into tensors of the same names, each rank its own part of them."""
+def load(checkpoint: Checkpoint, tensors: Tensors, optional: Tensors) -> None:
+    """Read a checkpoint into tensors of the same names, each rank its own part of them.
+
+    Of the optional ones those are read that it has, in the same size.
+    """
     reader = HuggingFaceStorageReader(str(checkpoint.folder))
     try:
         stored = reader.read_metadata().state_dict_metadata
@@ -160,6 +163,11 @@ def load(checkpoint: Checkpoint, tensors: Tensors) -> None:
                 f"checkpoint `{checkpoint.folder}`: `{name}` is {tuple(size)} there and "
                 f"{tuple(tensor.shape)} in the model"
             )
+    tensors = tensors | {
+        name: tensor
+        for name, tensor in optional.items()
+        if name in stored and getattr(stored[name], "size", None) == tensor.shape
+    }
     with _quiet(), torch.no_grad():
         load_tensors(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
 
@@ -173,6 +181,33 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
             held.add(id(tensor))
             tensors[name] = tensor.detach()
     return tensors
+
+
+class TemporaryBuffers:
+    """The buffers that a model leaves out of its state dict, as a running mean may be.
+
+    A checkpoint has those that training has changed, not the tables that a model makes for itself.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.first = {name: buffer.cpu().clone() for name, buffer in self.all().items()}
+
+    def all(self) -> Tensors:
+        """Return all of them, by the names that they have in a checkpoint."""
+        kept = self.model.state_dict(keep_vars=True)
+        buffers = {
+            f"buffer.{n}": b.detach() for n, b in self.model.named_buffers() if n not in kept
+        }
+        return {name: buffer for name, buffer in buffers.items() if not buffer.is_complex()}
+
+    def changed(self) -> Tensors:
+        """Return those that are no longer what they were at first."""
+        return {
+            name: buffer
+            for name, buffer in self.all().items()
+            if name not in self.first or not torch.equal(buffer.cpu(), self.first[name])
+        }
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from querykey.train.evaluation import mean_sums
 from querykey.train.failures import bad_gradients, first_bad_module
 from querykey.train.folder import RunFolder
 from querykey.train.interruption import interruption
+from querykey.train.model import in_precision
 from querykey.train.objectives.objective import Batch, Learner, Objective
 from querykey.train.optimizers import make_optimizer, rate_at, set_rate, start_optimizer
 from querykey.train.order import SampleOrder, generators_restored, sample_generator, seed_generators
@@ -79,7 +80,8 @@ class Trainer:
         self.folder, self.ranks, self.device = folder, ranks, device
         self.dtype = DTYPES[config.loop.precision]
         # A target is built in evaluation mode, where dropout is off.
-        self.model = model.to(device, self.dtype).train()
+        self.model = in_precision(model, device, self.dtype).train()
+        self.buffers = checkpoints.TemporaryBuffers(self.model)
         if config.loop.batch < ranks.world:
             raise TrainError(
                 f"a batch of {config.loop.batch} cannot be shared by {ranks.world} ranks; "
@@ -272,7 +274,8 @@ class Trainer:
         record = {"step": self.step, "config": self.config.as_dict(), "ranks": self.ranks.world}
         record |= {"data": self.fingerprint}
         keep = self.config.loop.keep
-        checkpoints.save(self.folder.checkpoints, self.step, self.tensors(), record, keep)
+        tensors = self.tensors() | self.buffers.changed()
+        checkpoints.save(self.folder.checkpoints, self.step, tensors, record, keep)
 
     def resume(self) -> None:
         """Go back to the newest checkpoint that is whole, where there is one."""
@@ -280,7 +283,7 @@ class Trainer:
         newest = checkpoints.latest(self.folder.checkpoints)
         if newest is not None:
             self._refuse_other_data(newest)
-            checkpoints.load(newest, self.tensors())
+            checkpoints.load(newest, self.tensors(), self.buffers.all())
             self.step = newest.step
         if self.ranks.first:
             self.folder.cut_log(self.step)

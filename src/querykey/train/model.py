@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from querykey.models import (
@@ -38,6 +39,21 @@ def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
     if ":" in config.model.name or "/" in config.model.name:
         return _target(config.model.name, facts, config.loop.seed)
     return _preset(config, facts)
+
+
+def in_precision(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Move a model to a device, its real numbers in a dtype; complex buffers stay complex."""
+    if not any(buffer.is_complex() for buffer in model.buffers()):
+        return model.to(device, dtype)
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    for name, buffer in list(model.named_buffers()):
+        if buffer.is_floating_point():
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, buffer.to(dtype))
+    return model
 
 
 def _preset(whole: TrainConfig, facts: Facts) -> nn.Module:
