@@ -44,3 +44,15 @@ def test_a_backend_that_errs_a_little_is_found(name, monkeypatch):
 
     monkeypatch.setattr(qk, "attend", wrong)
     assert {found.split(":")[0] for found in random_calls.differences(call)} == {"sdpa", "auto"}
+
+
+def test_a_sum_of_features_that_nearly_vanishes_is_no_difference_and_is_told_of():
+    q, k, v = (torch.tensor([[[[x]]]], dtype=torch.float64) for x in (0.8380, -0.59662, -0.892))
+    spec = {"mechanism": qk.Kernel(qk.Polynomial(2, 0.5)), "mask": qk.FULL}
+    call = random_calls.Call({"q": q, "k": k, "v": v}, spec)
+    assert random_calls.rounding(call) > 1e-6
+    assert random_calls.differences(call) == []
+    note = "a query that sees nothing but similarities near 0 loses digits"
+    assert note in qk.explain(q, k, v, **spec).notes
+    near = random_calls.Call({"q": q, "k": -k, "v": v}, spec)
+    assert random_calls.rounding(near) < 1e-15

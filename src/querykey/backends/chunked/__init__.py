@@ -49,6 +49,8 @@ def notes(request: Request[Kernel]) -> tuple[str, ...]:
         notes.append("NaN or inf in a key that only some queries may see can reach the others")
     if not request.mechanism.features.positive:
         notes.append("similarities can be negative, and sums near 0 lose digits")
+    elif request.mechanism.features.closed_form:
+        notes.append("a query that sees nothing but similarities near 0 loses digits")
     return tuple(notes)
 
 
