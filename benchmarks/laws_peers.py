@@ -7,8 +7,10 @@ python benchmarks/laws_peers.py --store rows.jsonl --seconds 0 --write docs/dev/
 
 The faults are those of tests/laws/strangers: each is a model beside the same model without the
 fault. A checker finds a fault when a check fails on the model and not on its lawful twin; what
-fails on a twin is a false alarm. `pip install querykey[bench]` brings the three; one that is not
-installed is left out. Every checker gets the model, the inputs that our own check finds, and the
+fails on a twin is a false alarm. One that is not installed is left out; the three come by
+`pip install --no-deps pytest-torch==1.1.1 torchtest2==0.1.0 neural_net_checklist==1.1.0` (one asks
+for torchvision, which it does not import, and which must fit the build of torch or transformers
+does not load). Every checker gets the model, the inputs that our own check finds, and the
 names of ids and mask. Each of their checks that can be called without writing a loop is called.
 """
 
@@ -338,10 +340,10 @@ def page(rows: list[Row]) -> str:
             "check fails on it. All get the model in its own weights, the inputs that our check "
             "finds, and the names of ids and mask. Called were: of pytest-torch the checks of "
             "`pytest --torch-model`, that every parameter receives a gradient, and accumulation; "
-            "of torchtest2 `check_model` without a loss; of neural_net_checklist the checks of a "
-            "language model (or classifier) but the two that train. Its checks and those of "
-            "streaming that want a loop written by hand were not: pytest-torch could find faults "
-            "of caches with one. neural_net_checklist wants one tensor in and one out.",
+            "of torchtest2 `check_model` without a loss (its warnings are not counted); of "
+            "neural_net_checklist the checks of a language model, or of a classifier, but the two "
+            "that train, on the main input alone. Checks that want a loop written by hand were not "
+            "called: with one, pytest-torch's check of streaming could find faults of caches.",
             "",
             "| " + " | ".join(header) + " |",
             "|" + "---|" * len(header),
