@@ -24,7 +24,7 @@ FALSIFIED = {
     "D2": ("error of the conclusion", 0, 0.5),
     "D3": ("largest change of an output when one z moves by 1", 0, 0.1),
     "D4": ("power of H in the map products of one head", -1, -2),
-    "D5": ("accuracy, inverted, grammar", 0.6, 0.99),
+    "D5": ("hidden words over guessing, grammar", 0.1, 0.6),
     "D6": ("new products", 10, 19),
     "D7": ("power of N, windows", 1, 2),
     "D8": ("FLOPs between channels", 268435456, 134217728),
