@@ -150,7 +150,7 @@ def test_what_is_alive_at_the_peak_is_named_by_module():
 
 
 def test_a_peak_is_the_largest_of_formulas_of_which_none_is_for_nothing():
-    n, m = sympy.symbols("n m")
+    n, m, k = sympy.symbols("n m k")
 
     def taken(*sizes):
         return [Event(Piece("", "x", size), up) for size in sizes for up in (True, False)]
@@ -158,6 +158,9 @@ def test_a_peak_is_the_largest_of_formulas_of_which_none_is_for_nothing():
     formulas = peak_formulas(taken(n, 2 * n, n + 1, n * m, n + n * m / 2 - 1), lambda e: e)
     # n + nm/2 - 1 lies below the mean of 2n and nm, and n + 1 below 2n where n is at least 1.
     assert set(formulas) == {2 * n, n * m}
+    # What all of them have in common, such as weights, changes nothing.
+    beside = taken(2 * n + k, n * m + k, n + n * m / 2 + k - 1)
+    assert set(peak_formulas(beside, lambda e: e)) == {2 * n + k, n * m + k}
     assert set(peak_formulas(taken(n, n + 1, sympy.Integer(7)), lambda e: e)) == {n + 1, 7}
 
 
