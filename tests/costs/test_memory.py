@@ -223,3 +223,16 @@ def test_the_largest_size_that_fits_fits_and_the_next_does_not():
         report.largest("b", 10**7)
     with pytest.raises(qk.CostError, match=r"there is no device `h20`; did you mean `h200`\?"):
         report.largest("b", "h20", t=3)
+
+
+@pytest.mark.parametrize("places", [29, 64])
+def test_no_size_beyond_the_range_of_the_model_fits(places):
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.positions, self.map = nn.Parameter(torch.ones(places, 8)), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.map(x + self.positions[: x.shape[1]])
+
+    assert qk.cost(Placed(), qk.array("b", "t", 8)).largest("t", "h200", b=1) == places
