@@ -121,3 +121,48 @@ def test_scripts_go_into_a_folder_that_is_made_or_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError):
         write_scripts(tmp_path / "file/below", [])
+
+
+# The same for a store of reports, which grows, and for the folder of an experiment.
+KILLS_OF_RECORDS = """
+import dataclasses, json, os, random, signal, sys, time
+from pathlib import Path
+from querykey import lab, laws
+from querykey.lab.store import Record, read_record, write_record
+from querykey.laws.running.store import Question, Store
+
+folder, question = Path(sys.argv[1]), Question(("purity",), 0).of("gpt")
+experiment = lab.experiment("argmax")
+others = [field.name for field in dataclasses.fields(Record) if field.name != "measurement"]
+plain = dict.fromkeys(others, "x") | {"seconds": 1}
+record = Record(experiment.measure(lab.Depth("quick")), **plain)
+findings = [laws.Finding(f"law {i}", "holds", 0.1, note="x" * 200) for i in range(400)]
+report = laws.Report("gpt", "decoder", findings)
+
+
+def save():
+    Store(folder / "store").keep(question, report)
+    write_record(folder / "record", experiment, record)
+
+
+save()
+whole, chance, seen = read_record(folder / "record"), random.Random(0), []
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        while True:
+            save()
+    time.sleep(0.01 + 0.3 * chance.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    kept = Store(folder / "store").find(question)
+    seen.append([len(kept.laws), read_record(folder / "record") == whole])
+print(json.dumps(seen))
+"""
+
+
+def test_twenty_kills_leave_whole_stores_and_records(tmp_path):
+    command = [sys.executable, "-c", KILLS_OF_RECORDS, str(tmp_path), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[400, True]] * 20
+    assert len((tmp_path / "store").read_text().splitlines()) > 1  # some had saved before
