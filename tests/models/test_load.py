@@ -123,6 +123,10 @@ def test_outputs_are_theirs(name, floats, tmp_path):
                 compare(judged(stepped, given), wanted, within)
 
 
+# An untied head adds the bias of its own matrix; this one is kept in folders and read by nothing.
+UNREAD = ("bert-untied", "cls.predictions.bias")
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_gradients_are_theirs(name, tmp_path):
     with cases.lifted():
@@ -143,6 +147,8 @@ def test_gradients_are_theirs(name, tmp_path):
             for (key, mine), (_, other) in zip(
                 found.named_parameters(), theirs.named_parameters(), strict=True
             ):
+                if (name, key) == UNREAD:
+                    continue
                 wanted = torch.zeros_like(mine) if other.grad is None else other.grad
                 assert (mine - wanted).abs().max() < 1e-9 * (1 + wanted.abs().max()), key
 
@@ -190,12 +196,11 @@ def test_what_we_save_they_load(name, tmp_path):
         output_loading_info=True,
         **unpooled(name),
     )
-    unread = {"cls.predictions.bias"} if name == "bert-untied" else set()
-    assert set(report["missing_keys"]) == unread
+    assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     state = again.state_dict()
     for key, tensor in theirs.state_dict().items():
-        assert key in unread or torch.equal(state[key], tensor), key
+        assert (name, key) == UNREAD or torch.equal(state[key], tensor), key
     second = qk.models.load(tmp_path / "out")
     assert second.config == ours.config or name.startswith("llama-yarn")
     for side in sides(name):
