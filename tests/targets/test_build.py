@@ -200,6 +200,20 @@ def test_why_the_likeliest_guess_did_not_run_is_told():
     )
 
 
+def test_the_one_length_of_a_table_is_tried_at_last():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(31, 12), nn.Linear(12, 5)
+            self.register_buffer("seen", torch.ones(19, 19).tril())
+
+        def forward(self, ids):
+            return self.out(self.seen @ self.table(ids))
+
+    inputs, _ = find_inputs(Fixed())
+    assert [(entry.kind, entry.axes) for entry in inputs] == [("tokens", ("batch", 19))]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # importing torch's compiler warns
 def test_a_compiled_model_is_seen_through():
     inputs, _ = find_inputs(torch.compile(nn.Linear(13, 2)))

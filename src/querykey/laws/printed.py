@@ -56,10 +56,14 @@ def printed(
     broken = [finding for finding in findings if finding.verdict == "violated"]
     for group in causes(broken):
         shown += breach(group, marks, width)
+    told: dict[tuple[str, str], list[str]] = {}  # laws of which the same is said
     for finding in findings:
         if finding.verdict in STYLES:
-            words = f"{finding.verdict.upper()} {finding.law}: {finding.note}{_blamed(finding)}"
-            shown.append(_paragraph(words, width, STYLES[finding.verdict]))
+            words = f"{finding.note}{_blamed(finding)}"
+            told.setdefault((finding.verdict, words), []).append(finding.law)
+    for (verdict, words), laws in told.items():
+        line = f"{verdict.upper()} {', '.join(laws)}: {words}"
+        shown.append(_paragraph(line, width, STYLES[verdict]))
     holding = [finding.law for finding in findings if finding.verdict == "holds"]
     if holding:
         shown.append(_paragraph(f"holds: {', '.join(holding)}", width, "green"))

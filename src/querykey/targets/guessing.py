@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from itertools import islice, product
+from dataclasses import replace
+from itertools import chain, islice, product
 
 from torch import nn
 
@@ -23,6 +24,7 @@ LENGTHS = re.compile(r"((src|seq|input|source|x|text|session|valid)_?)?(len|leng
 NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
 TRIALS = 16  # at most so many guesses are tried
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
+OWN_LENGTHS = range(2, 1025)  # what a table's rows may be the positions of
 
 
 Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
@@ -56,10 +58,13 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
 
 
 def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
-    """Yield guesses: all arguments alike; then later ones as a number per row, if named so."""
+    """Yield guesses: all arguments alike; then later ones as a number per row, if named so.
+
+    At last come the lengths of the model's own tables, for one that takes no other length.
+    """
     alike = list(islice(product(_candidates(model), _masks(names)), TRIALS))
-    for candidate, mask in alike:
-        yield tuple(_input(name, candidate, mask) for name in names)
+    free = [tuple(_input(name, candidate, mask) for name in names) for candidate, mask in alike]
+    yield from free
     numbers = [name for name in names[1:] if NUMBERS.fullmatch(name)]
     for candidate, mask in alike if numbers else ():
         yield tuple(
@@ -68,6 +73,23 @@ def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
             else _input(name, candidate, mask)
             for name in names
         )
+    for length, inputs in product(_own_lengths(model), free):
+        if any("seq" in entry.axes for entry in inputs):
+            yield tuple(_at_length(entry, length) for entry in inputs)
+
+
+def _own_lengths(model: nn.Module) -> list[int]:
+    """Return the lengths that a model's tables have: rows of positions, square masks."""
+    ours = [m for m in model.modules() if not type(m).__module__.startswith("torch.nn.")]
+    tables = chain.from_iterable(
+        (*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in ours
+    )
+    rows = dict.fromkeys(table.shape[-2] for table in tables if table.dim() >= 2)
+    return [length for length in rows if length in OWN_LENGTHS][:3]
+
+
+def _at_length(entry: Input, length: int) -> Input:
+    return replace(entry, axes=tuple(length if axis == "seq" else axis for axis in entry.axes))
 
 
 def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
