@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from querykey.laws.blaming.blame import blame_exception
 from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.catalogue.batch import whole_rows
 from querykey.laws.catalogue.determinism import is_deterministic
+from querykey.laws.catalogue.far_positions import FAR, from_far_on, tables_that_repeat
 from querykey.laws.law import Law
 from querykey.laws.run import Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
@@ -60,16 +62,59 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             # An exception is loud, so it is no breach; and the owner may never cast the model.
             yield Outcome(math.inf, note, setting, evidence=evidence, advice=True)
             continue
-        cast = cast_inputs(cast, torch.float64)
-        high = _answer(runner, exact, cast, setting, wide=True)
-        with rounding(exact, dtype):
-            near = _answer(runner, exact, cast, setting, wide=True)
-        error, budget = _rms(low, high), ROOM * _rms(near, high) + SLACK[dtype]
+        yield _compared(runner, Pair(model, exact, dtype), cast, low, setting)
+        if dtype is not torch.float32:
+            with suppress(Exception):  # its positions end before
+                yield from _far_positions(runner, Pair(model, exact, dtype), cast, setting)
+    yield from tables_that_repeat(runner, setting)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A copy in low precision, and the same weights in float64."""
+
+    low: nn.Module
+    exact: nn.Module
+    dtype: torch.dtype
+
+
+def _far_positions(
+    runner: Runner, pair: Pair, inputs: Inputs, setting: Setting
+) -> Iterator[Outcome]:
+    """Ask whether positions far on, and these rounded to half precision, are all the same to it."""
+    far = from_far_on(runner, inputs, pair.dtype)
+    if far is None:
+        return
+    low, rounded_low = (_answer(runner, pair.low, values, setting) for values in far)
+    high, rounded_high = (
+        _answer(runner, pair.exact, cast_inputs(values, torch.float64), setting, wide=True)
+        for values in far
+    )
+    told_apart = _rms(rounded_high, high)
+    if told_apart > torch.finfo(pair.dtype).eps:  # they matter more than rounding does
+        name = str(pair.dtype).removeprefix("torch.")
         note = (
-            f"in {name} answers are off by {error:.1e}; rounding the output of every module "
-            f"explains at most {budget:.1e}"
+            f"in {name} positions from {FAR} on give the answers of these positions rounded to "
+            f"{name}, which differ by {told_apart:.1e} where nothing is rounded: positions are "
+            f"counted in {name}"
         )
-        yield Outcome(_scaled(runner, error, budget), note, setting)
+        yield Outcome(float(torch.equal(low, rounded_low)), note, setting)
+
+
+def _compared(
+    runner: Runner, pair: Pair, inputs: Inputs, low: torch.Tensor, setting: Setting
+) -> Outcome:
+    """Compare an answer in low precision with those in float64, of which one rounds all outputs."""
+    wide = cast_inputs(inputs, torch.float64)
+    high = _answer(runner, pair.exact, wide, setting, wide=True)
+    with rounding(pair.exact, pair.dtype):
+        near = _answer(runner, pair.exact, wide, setting, wide=True)
+    error, budget = _rms(low, high), ROOM * _rms(near, high) + SLACK[pair.dtype]
+    note = (
+        f"in {str(pair.dtype).removeprefix('torch.')} answers are off by {error:.1e}; rounding "
+        f"the output of every module explains at most {budget:.1e}"
+    )
+    return Outcome(_scaled(runner, error, budget), note, setting)
 
 
 def fused(runner: Runner, setting: Setting) -> Iterator[Outcome]:
@@ -169,7 +214,8 @@ LAWS = (
         "dtype.agree",
         says="In a lower precision a model runs, and errs as rounding does.",
         why="Otherwise a float32 island raises, or a half-precision sum loses what was learned.",
-        how="A copy is cast; its error may be 16 times that of rounding every module's output.",
+        how="A copy is cast; its error may be 16 times that of rounding every module's output. "
+        "Positions from 4096 on must not be rounded, neither in a call nor in a table of angles.",
         trials=precision,
         applies=casts,
         sweep=sweeps.once,
