@@ -136,8 +136,8 @@ def test_the_page_states_the_bytes_that_were_counted(results):
         f"{results[0]['traffic'][key]['bytes']:,}"
         for key in (("kernel", 512), ("softmax", 8), ("softmax", 64), ("softmax", 512))
     )
-    assert f"{kernel} bytes from each rank at 8, 64 and 512 tokens of a rank" in page
-    assert "where softmax sends {}, {} and {}.".format(*softmax) in page
+    assert f"each rank sends {kernel} bytes at 8, 64 and 512 tokens per rank" in page
+    assert "whereas softmax sends {}, {} and {}.".format(*softmax) in page
 
 
 @pytest.mark.slow

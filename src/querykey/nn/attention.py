@@ -33,7 +33,6 @@ from querykey.attention import (
 )
 from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
-from querykey.nn.autocast import cast_once
 from querykey.nn.config import AttentionConfig
 from querykey.words import room_for, whole
 
@@ -294,6 +293,17 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
+
+
+def cast_once(x: Tensor) -> Tensor:
+    """Return x in the precision that autocast gives to matrix products.
+
+    Layers that share x would else cast it once each, and each one's gradient back again.
+    """
+    kind = x.device.type
+    if x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _check_meets(x: Tensor, layer: nn.Module) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.errors import QuerykeyError
-from querykey.nn.autocast import cast_once
+from querykey.nn.attention import cast_once
 from querykey.nn.config import MLPConfig
 from querykey.words import room_for, whole
 
