@@ -52,7 +52,7 @@ def tables_that_repeat(runner: Runner, setting: Setting) -> Iterator[Outcome]:
 def _tables(model: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yield module, name and rows of every tensor that holds sines and cosines of positions."""
     for path, module in model.named_modules():
-        held = [*module._buffers.items(), *vars(module).items()]
+        held = [*module.named_buffers(recurse=False), *vars(module).items()]
         for name, value in held:
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
                 continue

@@ -62,15 +62,15 @@ def precision(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             # An exception is loud, so it is no breach; and the owner may never cast the model.
             yield Outcome(math.inf, note, setting, evidence=evidence, advice=True)
             continue
-        yield _compared(runner, Pair(model, exact, dtype), cast, low, setting)
+        yield _compared(runner, LowAndExact(model, exact, dtype), cast, low, setting)
         if dtype is not torch.float32:
             with suppress(Exception):  # its positions end before
-                yield from _far_positions(runner, Pair(model, exact, dtype), cast, setting)
+                yield from _far_positions(runner, LowAndExact(model, exact, dtype), cast, setting)
     yield from tables_that_repeat(runner, setting)
 
 
 @dataclass(frozen=True)
-class Pair:
+class LowAndExact:
     """A copy in low precision, and the same weights in float64."""
 
     low: nn.Module
@@ -79,7 +79,7 @@ class Pair:
 
 
 def _far_positions(
-    runner: Runner, pair: Pair, inputs: Inputs, setting: Setting
+    runner: Runner, pair: LowAndExact, inputs: Inputs, setting: Setting
 ) -> Iterator[Outcome]:
     """Ask whether positions far on, and these rounded to half precision, are all the same to it."""
     far = from_far_on(runner, inputs, pair.dtype)
@@ -102,7 +102,7 @@ def _far_positions(
 
 
 def _compared(
-    runner: Runner, pair: Pair, inputs: Inputs, low: torch.Tensor, setting: Setting
+    runner: Runner, pair: LowAndExact, inputs: Inputs, low: torch.Tensor, setting: Setting
 ) -> Outcome:
     """Compare an answer in low precision with those in float64, of which one rounds all outputs."""
     wide = cast_inputs(inputs, torch.float64)
