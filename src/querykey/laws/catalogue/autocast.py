@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -20,11 +21,26 @@ from querykey.words import last_line
 
 LOW = torch.bfloat16
 BARE = Conditions(bare=True)
+DRAWS = 3  # of inputs; what one of them does not show is chance
 
 
 def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Compare a float32 copy under autocast with the same weights in float64."""
-    inputs, device = runner.inputs(setting), runner.copies.device.type
+    """Compare a float32 copy under autocast with the same weights in float64.
+
+    A gradient jumps where what enters a unit is nearly 0, so only what several inputs show counts.
+    """
+    outcomes = _outcomes(runner, setting, 0)
+    for seed in range(1, DRAWS):
+        if not any(runner.facts.threshold < outcome.deviation < math.inf for outcome in outcomes):
+            break
+        both = zip(outcomes, _outcomes(runner, setting, seed), strict=False)
+        outcomes = [min(pair, key=attrgetter("deviation")) for pair in both]
+    yield from outcomes
+
+
+def _outcomes(runner: Runner, setting: Setting, seed: int) -> list[Outcome]:
+    """Return the errors of answers and of gradients for one draw of inputs, or what is raised."""
+    inputs, device = runner.inputs(setting, seed), runner.copies.device.type
     model, exact = copies(runner, torch.float32)
     narrow, wide = cast_inputs(inputs, torch.float32), cast_inputs(inputs, torch.float64)
     high = _trained(runner, exact, wide, setting)
@@ -38,8 +54,9 @@ def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     except Exception as raised:
         error = raised.__cause__ or raised
         note = f"under autocast to bfloat16 it raises {last_line(error)[:160]}"
-        yield Outcome(math.inf, note, setting, advice=True)  # an exception is loud
-        return
+        # An exception is loud, so it is no breach.
+        return [Outcome(math.inf, note, setting, advice=True)]
+    outcomes = []
     for index, what in enumerate(("answers", "gradients")):
         error, budget = (_error(part[index], high[index]) for part in (low, near))
         budget = ROOM * budget + SLACK[LOW]
@@ -47,7 +64,8 @@ def autocast(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             f"under autocast to bfloat16 {what} are off by {error:.1e}; rounding the output of "
             f"every module explains at most {budget:.1e}"
         )
-        yield Outcome(error / budget * runner.facts.threshold, note, setting)
+        outcomes.append(Outcome(error / budget * runner.facts.threshold, note, setting))
+    return outcomes
 
 
 Answers = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]
