@@ -73,3 +73,10 @@ def test_a_single_token_of_a_target_that_sees_padding_is_told():  # modeling_led
 @pytest.mark.slow
 def test_a_cache_that_keeps_a_window_which_one_call_lacks_is_told():  # modeling_moshi.py:775
     assert check("hf:moshi:causal", laws=["cache.step"]).law("cache.step").verdict == "violated"
+
+
+@pytest.mark.slow
+def test_a_projection_as_wide_as_the_vocabulary_is_no_table_of_words():
+    """Its queries have 128 features, and there are 128 words."""
+    finding = check("hf:deepseek_v3:causal", laws=["vocabulary"]).law("vocabulary")
+    assert finding.verdict in ("holds", "not-applicable"), finding.note

@@ -28,6 +28,7 @@ DECLARED = re.compile(
 )
 SIZES = re.compile(r"^(num|max|n)_|vocab|size|layers|type")
 MARKS = 4  # at most so many rows of a table are no words: a blank, a start, a mask
+CONTROLS = 4  # pairs of ordinary ids that change names first
 PADS = re.compile(r"(^|_)pad(ding)?(_|$)", re.I)
 
 
@@ -173,8 +174,10 @@ def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, 
     used = list(dict.fromkeys(i for i in turned if i in set(ordinary)))
     if not special or len(used) <= len(special):
         raise RefusalError("its vocabulary is too small to rename")
-    near = min((i for i in ordinary if i != used[0]), key=lambda i: abs(i - used[0]))
-    swaps = [(used[0], near)]
+    others = [i for i in ordinary if i not in set(used)]
+    # Several pairs: a single one can change places unseen in a matrix that is no table of words.
+    spread = others[:: max(len(others) // CONTROLS, 1)]
+    swaps = list(zip(used[:CONTROLS], spread, strict=False)) or [(used[0], used[1])]
     for everywhere in (False, True):
         tables = find_tables(runner, setting, everywhere)
         if _moved(runner, setting, inputs, tables, swaps).deviation <= runner.facts.threshold:
