@@ -175,9 +175,14 @@ def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, 
     if not special or len(used) <= len(special):
         raise RefusalError("its vocabulary is too small to rename")
     others = [i for i in ordinary if i not in set(used)]
-    # Several pairs: a single one can change places unseen in a matrix that is no table of words.
-    spread = others[:: max(len(others) // CONTROLS, 1)]
-    swaps = list(zip(used[:CONTROLS], spread, strict=False)) or [(used[0], used[1])]
+    # Several pairs of neighbours: one alone can change places unseen in a matrix of other things.
+    swaps = []
+    for word in used[:CONTROLS]:
+        if others:
+            near = min(others, key=lambda i, word=word: abs(i - word))
+            others.remove(near)
+            swaps.append((word, near))
+    swaps = swaps or [(used[0], used[1])]
     for everywhere in (False, True):
         tables = find_tables(runner, setting, everywhere)
         if _moved(runner, setting, inputs, tables, swaps).deviation <= runner.facts.threshold:
