@@ -49,7 +49,7 @@ def rows(floors: bool) -> Iterator[tuple[str, str]]:
         if file is None:
             continue
         package = file.name == "__init__.py" and room != "__init__"
-        if not (package or floors or room == "cli"):
+        if not (package or floors):
             continue
         yield f"  {room}/" if package else f"  {room}.py", sentence(file)
         if floors and package:
