@@ -11,13 +11,14 @@ WORDS, WIDTH = 47, 16
 class Decoder(nn.Module):
     """A small decoder whose mask, sums or scores may look at the numbers of ids."""
 
-    def __init__(self, fault="", tied=False, pad_id=None):
+    def __init__(self, fault="", tied=False, pad_id=None, wide=False):
         super().__init__()
         self.fault = fault
         if pad_id is not None:
             self.pad_id = pad_id
         self.embed, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(64, WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.wide, self.narrow = wide and nn.Linear(WIDTH, WORDS), nn.Linear(WORDS, WIDTH)
         self.head = nn.Linear(WIDTH, WORDS)
         if tied:
             self.head.weight = self.embed.weight
@@ -35,7 +36,9 @@ class Decoder(nn.Module):
             seen = seen & (number[:, :, None] == number[:, None])
         scores = (q @ k.mT / WIDTH**0.5).masked_fill(~seen, -1e30)
         x = x + self.out(scores.softmax(-1) @ v)
-        logits = self.head(x)
+        if self.wide:
+            x = x + self.narrow(self.wide(x).tanh().cumsum(-1))  # its features have an order
+        logits = 20 * torch.tanh(self.head(x) / 20) if self.wide else self.head(x)
         if self.fault == "the last id is never said":
             logits = torch.cat([logits[..., :-1], torch.full_like(logits[..., -1:], -9.0)], -1)
         return logits
@@ -79,6 +82,8 @@ class Encoder(nn.Module):
 LAW = ("vocabulary",)
 CASES = [
     Case("id-0-is-hidden", lambda: Decoder("0 is hidden"), Decoder, LAW, ""),
+    Case("a-layer-is-as-wide-as-the-vocabulary", lambda: Decoder("0 is hidden", wide=True),
+         lambda: Decoder(wide=True), LAW, ""),
     Case("a-hard-coded-end", lambda: Decoder("2 ends a document", tied=True),
          lambda: Decoder(tied=True), LAW, ""),
     Case("a-score-by-number", lambda: Decoder("the last id is never said"), Decoder, LAW, ""),

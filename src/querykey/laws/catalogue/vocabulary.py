@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from querykey.laws.blaming.pairwise import first_difference
-from querykey.laws.blaming.recorder import Recorder
+from querykey.laws.blaming.recorder import ModuleCall, Recorder
 from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law, RefusalError
 from querykey.laws.run import Inputs, Run, Setting
@@ -77,8 +77,12 @@ def widened(order: torch.Tensor, size: int) -> torch.Tensor:
     return torch.cat([order, torch.arange(len(order), size)])[:size]
 
 
-def find_tables(runner: Runner, setting: Setting, everywhere: bool) -> Tables:
-    """Return the tables of a copy: those that read the ids or make the scores, or all so long."""
+def find_tables(runner: Runner, setting: Setting) -> Iterator[Tables]:
+    """Yield what may be the tables of a copy, the fewest first.
+
+    Those that read the ids go with the layer whose output is the answer, then with all layers whose
+    output is as wide as the vocabulary, and then with all parameters that have such an axis.
+    """
     model, inputs = runner.copies.of(setting), runner.inputs(setting)
     recorder = Recorder()
     with torch.no_grad():
@@ -93,19 +97,31 @@ def find_tables(runner: Runner, setting: Setting, everywhere: bool) -> Tables:
     scored = answer.shape[-1] if answer.dim() == 3 and answer.shape[-1] >= words else 0
     lengths = {words, scored} - {0}
     makers = [
-        call.module
+        call
         for call in recorder.done
         if call.outputs and call.outputs[0].dim() and call.outputs[0].shape[-1] in lengths
         and not any(_is(t, ids) for t in call.inputs)
     ]  # fmt: skip
-    chosen = [*model.modules()] if everywhere else [*readers, *makers]
-    lines: dict[int, tuple[torch.Tensor, int]] = {}
-    for module in chosen:
-        for parameter in module.parameters(recurse=False):
-            axes = [a for a, size in enumerate(parameter.shape) if size in lengths]
-            if axes:
-                lines.setdefault(id(parameter), (parameter, axes[0]))
-    return Tables(tuple(lines.values()), words, scored)
+    last = [call.module for call in makers if _gives(call, answer)]
+    for chosen in (last, [call.module for call in makers], list(model.modules())):
+        lines: dict[int, tuple[torch.Tensor, int]] = {}
+        for module in (*readers, *chosen):
+            for parameter in module.parameters(recurse=False):
+                axes = [a for a, size in enumerate(parameter.shape) if size in lengths]
+                if axes:
+                    lines.setdefault(id(parameter), (parameter, axes[0]))
+        yield Tables(tuple(lines.values()), words, scored)
+
+
+def _gives(call: ModuleCall, answer: torch.Tensor) -> bool:
+    """Return whether a layer's output is the answer, but for a scale, a softcap or a softmax.
+
+    All of these keep the order of the scores at every position.
+    """
+    scores = call.outputs[0]
+    if scores.numel() != answer.numel() or scores.shape[-1] != answer.shape[-1]:
+        return False
+    return torch.equal(scores.reshape(answer.shape).argsort(-1), answer.cpu().argsort(-1))
 
 
 def _is(tensor: torch.Tensor, ids: list[torch.Tensor]) -> bool:
@@ -183,8 +199,7 @@ def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, 
             others.remove(near)
             swaps.append((word, near))
     swaps = swaps or [(used[0], used[1])]
-    for everywhere in (False, True):
-        tables = find_tables(runner, setting, everywhere)
+    for tables in find_tables(runner, setting):
         if _moved(runner, setting, inputs, tables, swaps).deviation <= runner.facts.threshold:
             return tables, list(zip(special, used, strict=False))
     raise RefusalError("renaming ordinary ids changes answers: not all its tables were found")
