@@ -89,3 +89,37 @@ def test_an_architecture_is_lawful_there(name):
 
     report = check(build(f"hf:{name}").model.cuda())
     assert [f for f in report.laws if f.verdict in ("violated", "error", "tie")] == []
+
+
+@pytest.mark.slow
+def test_flex_attention_of_a_library_is_tried_where_it_offers_it(monkeypatch):
+    modeling = pytest.importorskip("transformers.modeling_utils")
+    kernels = modeling.ALL_ATTENTION_FUNCTIONS
+    usual, ran = kernels["flex_attention"], []
+
+    def twice_as_sharp(module, query, *rest, **kwargs):
+        ran.append(module)
+        return usual(module, 2 * query, *rest, **kwargs)
+
+    assert check("hf:llama:causal", laws=["paths.backend"]).violations == []
+    monkeypatch.setitem(kernels, "flex_attention", twice_as_sharp)
+    [finding] = check("hf:llama:causal", laws=["paths.backend"]).violations
+    assert ran
+    assert "attention is computed by flex_attention and not by eager" in finding.note
+    assert finding.module == "model"  # the kinds of masks differ, and attention takes them
+
+
+def test_what_flex_attention_cannot_do_is_said_and_is_no_failure():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    class Flexible(Fused):
+        def forward(self, ids):
+            x = self.embed(ids)
+            q, k, v = (p.unflatten(-1, (2, -1)).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+            with torch.compiler.set_stance("force_eager"):
+                mixed = flex.flex_attention(q, k, v)
+            return self.head(x + mixed.transpose(1, 2).flatten(2))
+
+    finding = check(Flexible(), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert finding.verdict == "not-applicable"
+    assert "FlexAttention does not support backward on CPU" in finding.note

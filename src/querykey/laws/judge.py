@@ -60,6 +60,8 @@ def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
     except RefusalError as error:
         return Finding(law.name, "not-applicable", note=str(error))
     except Exception as error:
+        if isinstance(error, NotImplementedError) and "FlexAttention" in str(error):
+            return Finding(law.name, "not-applicable", note=last_line(error)[:200])
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
             return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
         note = raised(error, 300)
@@ -92,6 +94,7 @@ def _outcomes(runner: Runner, law: Law, setting: Setting, failures: list[str]) -
     raised, shown = None, False
     for trial in law.trials(runner, setting):
         if not isinstance(trial, Trial):
+            shown = True
             yield trial
             continue
         try:

@@ -121,6 +121,11 @@ def is_pretrained(model: Any) -> bool:
     )
 
 
+def offers_flex(model: Any) -> bool:
+    """Return whether a transformers model says that it can compute attention by FlexAttention."""
+    return is_pretrained(model) and bool(getattr(model, "_supports_flex_attn", False))
+
+
 def function_of(node: Any) -> Any:
     """Return the autograd Function that a node of the graph belongs to, or None for torch's own."""
     return getattr(type(node), "_forward_cls", None)

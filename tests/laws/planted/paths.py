@@ -6,6 +6,7 @@ import torch
 from tests.laws.strangers.case import Case
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 WORDS, WIDTH = 41, 16
@@ -172,6 +173,43 @@ class Warmed(nn.Module):
         return self.head(self.embed(ids).cumsum(1)) / (1 + 0.5 * steps)
 
 
+class Flexible(nn.Module):
+    """A decoder with a window and a softcap that may leave them to FlexAttention."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        self.use_flex, self.fault = False, fault
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, ids, attention_mask=None):
+        x, T = self.embed(ids), ids.size(1)
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        if self.use_flex:
+            size = 5 if self.fault == "the window is one wider" else 4
+            if self.fault == "padding is seen":
+                real = torch.ones_like(real)
+
+            def seen(b, h, i, j):
+                return (i >= j) & (i - j < size) & real[b, j].bool()
+
+            cap = None if self.fault == "scores are not capped" else capped
+            blocks = create_block_mask(seen, len(ids), None, T, T, device=ids.device)
+            scale = 1 / 4 if self.fault == "the scale is that of all heads" else None
+            mixed = flex_attention(q, k, v, cap, blocks, scale)
+        else:
+            far = torch.arange(T)[:, None] - torch.arange(T)
+            hidden = ~((far >= 0) & (far < 4) & real.bool()[:, None, None])
+            scores = capped(q @ k.mT / 8**0.5).masked_fill(hidden, -1e30)
+            mixed = scores.softmax(-1) @ v
+        return self.head(x + mixed.transpose(1, 2).flatten(2))
+
+
+def capped(score, *place):
+    return 3 * torch.tanh(score / 3)
+
+
 CHECKPOINT, RELOAD, BACKEND = ("paths.checkpoint",), ("paths.reload",), ("paths.backend",)
 CASES = [
     Case("the-mask-is-lost", lambda: Model("the mask is lost"), Model, CHECKPOINT, None),
@@ -195,4 +233,11 @@ CASES = [
     Case("weights-without-a-gradient", lambda: Model("weights without a gradient"), Model, BACKEND,
          None),
     Case("half-the-gradient", lambda: Model("half the gradient"), Model, BACKEND, None),
+    Case("flex-window-is-one-wider", lambda: Flexible("the window is one wider"), Flexible,
+         BACKEND, ""),
+    Case("flex-padding-is-seen", lambda: Flexible("padding is seen"), Flexible, BACKEND, ""),
+    Case("flex-scores-are-not-capped", lambda: Flexible("scores are not capped"), Flexible,
+         BACKEND, ""),
+    Case("flex-scale-of-all-heads", lambda: Flexible("the scale is that of all heads"), Flexible,
+         BACKEND, ""),
 ]  # fmt: skip

@@ -25,6 +25,8 @@ def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -
     switched = switch_code(runner, wanted) if wanted else ""
     lines += [switched] if switched else []
     math = wanted == "math" and not switched
+    if wanted and "flex" in wanted:
+        lines.append('torch.compiler.set_stance("force_eager")  # compiling takes half a minute')
     if math:
         lines.append("torch.backends.mha.set_fastpath_enabled(False)")
         kernel = "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)"

@@ -6,7 +6,7 @@ from querykey.laws.blaming.coding import answer_code, cells_code, switch_code
 from querykey.laws.blaming.gradient_templates import Bodies
 from querykey.laws.blaming.literals import CodeWriter
 from querykey.laws.blaming.tracing import trace_run
-from querykey.laws.catalogue import paths, vocabulary
+from querykey.laws.catalogue import checkpointing, paths, vocabulary
 from querykey.laws.finding import Finding
 from querykey.laws.private import is_pretrained
 from querykey.laws.run import PLAIN, Run, Setting
@@ -60,13 +60,15 @@ def of_checkpoint(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
     writer = CodeWriter()
     trained = trained_code(runner, writer, Run(inputs, setting), keep)
     model = runner.copies.model
-    method = next((n for n in paths.SWITCHES if callable(getattr(model, n, None))), None)
+    method = next((n for n in checkpointing.SWITCHES if callable(getattr(model, n, None))), None)
     if method:
         kwargs = 'gradient_checkpointing_kwargs={"use_reentrant": False}'
         turn_on = f"model.{method}({kwargs if is_pretrained(model) else ''})"
     else:
-        held = [(holder, name) for holder in paths.holders(model) for name in vars(holder)]
-        flags = {n for h, n in held if isinstance(vars(h)[n], bool) and paths.FLAGS.match(n)}
+        held = [(holder, name) for holder in checkpointing.holders(model) for name in vars(holder)]
+        flags = {
+            n for h, n in held if isinstance(vars(h)[n], bool) and checkpointing.FLAGS.match(n)
+        }
         names = sorted(flags)
         turn_on = (
             "for module in model.modules():\n"

@@ -188,5 +188,6 @@ def _unchanged() -> Iterator[None]:
             delattr(torch.Tensor, cast)
         functional.dropout, torch.multinomial = dropout, multinomial
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch.compiler.set_stance("default")
         random.setstate(python)
         numpy.random.set_state(numbers)

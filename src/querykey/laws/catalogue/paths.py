@@ -1,12 +1,8 @@
-"""Other paths to the same answers: recomputed, saved and loaded, by another kernel or mask."""
+"""Other paths to the same answers: attention by another kernel, with another form of mask."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -15,74 +11,17 @@ from querykey.laws.blaming.guilty_module import GuiltyModule, guilty_part
 from querykey.laws.blaming.pairwise import first_difference
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import padding
+from querykey.laws.catalogue.batch import whole_rows
 from querykey.laws.catalogue.derivatives import magnitude, parameter_gradients, score, trained
-from querykey.laws.catalogue.gradients import has_weights
-from querykey.laws.catalogue.precision import cast_inputs
 from querykey.laws.catalogue.sweeps import once
-from querykey.laws.law import Law, RefusalError
-from querykey.laws.private import is_pretrained, is_stateful
-from querykey.laws.run import Conditions, Inputs, Run, Setting
+from querykey.laws.law import Law
+from querykey.laws.private import is_pretrained, is_stateful, offers_flex
+from querykey.laws.run import Inputs, Run, Setting
 from querykey.laws.runner import Runner
-from querykey.laws.trial import Cells, Evidence, Outcome, deviation
-from querykey.laws.understanding.copies import turn_dropout_on
-from querykey.laws.understanding.facts import NARROW
-from querykey.laws.understanding.float64 import duplicate, randomise
-from querykey.words import last_line
+from querykey.laws.trial import Cells, Evidence, Outcome, Trial, deviation
 
-FLAGS = re.compile(
-    r"^_?(use_|do_|grad_|gradient_|activation_)?(grad_|gradient_|activation_)?"
-    r"(checkpoint(ing|s)?|ckpt|remat)$"
-)
-SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing", "enable_checkpointing")
-TRAINING = Setting(train=True, conditions=Conditions(bare=True))
 Gradients = dict[str, torch.Tensor | None]
 Training = tuple[torch.Tensor, Gradients, Recorder]  # an answer, its gradients, and the calls
-
-
-def switch(model: nn.Module) -> Callable[[nn.Module], None] | None:
-    """Return what turns a model's own activation checkpointing on, or None where it has none."""
-    for name in SWITCHES:
-        if callable(getattr(model, name, None)):
-            if is_pretrained(model) and not getattr(model, "supports_gradient_checkpointing", True):
-                return None
-            return lambda m, name=name: _called(m, name)
-    held = [(m, n) for m in holders(model) for n, v in vars(m).items()
-               if FLAGS.match(n) and isinstance(v, bool)]  # fmt: skip
-    return _flagged if held else None
-
-
-def holders(model: nn.Module) -> Iterator[Any]:
-    """Yield what may hold a flag: modules and their configurations."""
-    for module in model.modules():
-        yield module
-        for name in ("config", "cfg", "args"):
-            held = getattr(module, name, None)
-            if hasattr(held, "__dict__") and not isinstance(held, nn.Module):
-                yield held
-
-
-def _called(model: Any, name: str) -> None:
-    if is_pretrained(model):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    else:
-        getattr(model, name)()
-
-
-def _flagged(model: nn.Module) -> None:
-    for holder in holders(model):
-        for name, value in list(vars(holder).items()):
-            if FLAGS.match(name) and isinstance(value, bool):
-                object.__setattr__(holder, name, True)
-
-
-def can_checkpoint(runner: Runner) -> str:
-    """Return why the law does not apply: no weights, or no switch for checkpointing."""
-    if runner.copies.device.type != "cpu":
-        return "on a GPU what is recomputed runs in another thread, where nothing is intercepted"
-    with suppress(Exception):
-        if switch(runner.copies.model):
-            return has_weights(runner)
-    return "it has no switch for activation checkpointing"
 
 
 def some_padded(runner: Runner, setting: Setting) -> tuple[Inputs, Cells | None]:
@@ -163,47 +102,11 @@ def _owner(model: nn.Module, name: str) -> GuiltyModule:
     return guilty_part(model, name.rpartition(".")[0])
 
 
-def checkpoint(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Turn activation checkpointing on: training gives the same answers and gradients.
-
-    What a backward pass computes again is not intercepted, so both runs are bare, in float32, with
-    dropout at work: the same operations on the same random numbers.
-    """
-    inputs, keep = some_padded(runner, setting)
-    run = Run(cast_inputs(inputs, torch.float32), setting)
-    model = duplicate(runner.copies.model, wide=False).float()
-    randomise(model, runner.copies.recipe.seed)
-    turn_dropout_on(model)
-    other = duplicate(model, wide=False)
-    turn_on = switch(other)
-    assert turn_on is not None
-    turn_on(other)
-    try:
-        plain = gradients(runner.using(model.train(), setting), run, keep)
-    except Exception as error:
-        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
-    try:
-        recomputed = gradients(runner.using(other.train(), setting), run, keep)
-    except Exception as error:
-        note = f"with activation checkpointing it raises {last_line(error)[:160]}"
-        yield Outcome(float("inf"), note, setting, advice=True)  # an exception is loud
-        return
-    what = "when activations are checkpointed"
-    outcome = compared(runner, what, plain, recomputed, keep, setting, NARROW)
-    # transformers' layers may draw by themselves which of them are left out, and in another order.
-    yield replace(outcome, advice=is_pretrained(runner.copies.model))
-
-
-def training(runner: Runner) -> Iterator[Setting]:
-    """Try training mode alone, in which activations are recomputed."""
-    yield TRAINING
-
-
 def has_paths(runner: Runner) -> str:
     """Return why the law does not apply: one way of attention, and no masks of four axes."""
     if not trained(runner.copies.model):
         return "it has no trained parameters"
-    names = runner.facts.arguments.implementations
+    names = implementations(runner)
     if len(names) < 2 and not _takes_tables(runner):
         return "it computes attention in one way only, and takes no mask of four axes"
     return ""
@@ -228,18 +131,37 @@ def _takes_tables(runner: Runner) -> bool:
     )
 
 
-def kernels(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Compare gradients of every implementation of attention, and masks of two and four axes."""
+def implementations(runner: Runner) -> tuple[str, ...]:
+    """Return the implementations of attention that are compared, FlexAttention last."""
     names = runner.facts.arguments.implementations
+    return (*names, "flex_attention") if offers_flex(runner.copies.model) else names
+
+
+def kernels(runner: Runner, setting: Setting) -> Iterator[Outcome | Trial]:
+    """Compare gradients of every implementation of attention, and masks of two and four axes."""
+    names = implementations(runner)
     inputs, keep = some_padded(runner, setting)
     if len(names) > 1:
         first = _by(runner, inputs, keep, names[0])
         for name in names[1:]:
+            what = f"attention is computed by {name} and not by {names[0]}"
+            if "flex" in name:  # it has no derivative on a CPU, nor where it is not compiled
+                yield _answers(runner, inputs, keep, (names[0], name), what)
+                continue
             other = _by(runner, inputs, keep, name)
-            what = f"when attention is computed by {name} and not by {names[0]}"
-            yield compared(runner, what, first, other, keep, setting)
+            yield compared(runner, f"when {what}", first, other, keep, setting)
     if _takes_tables(runner) and keep is not None:
         yield from _tables(runner, setting, inputs, keep)
+
+
+def _answers(
+    runner: Runner, inputs: Inputs, keep: Cells | None, names: tuple[str, str], what: str
+) -> Trial:
+    """Return the comparison of the answers alone by two implementations."""
+    first, second = (Run(inputs, Setting(attention=name)) for name in names)
+    rows = range(runner.signature.batch_of(inputs))
+    cells = keep or whole_rows(runner, first.setting, rows)
+    return Trial(first, second, (cells, cells), None, what)
 
 
 def _by(runner: Runner, inputs: Inputs, keep: Cells | None, name: str) -> Training:
@@ -274,21 +196,12 @@ def _tables(runner: Runner, setting: Setting, inputs: Inputs, keep: Cells) -> It
 
 LAWS = (
     Law(
-        "paths.checkpoint",
-        says="Activation checkpointing changes neither answers nor gradients.",
-        why="Otherwise saving memory trains another model: a second path loses an argument.",
-        how="The model's own switch is turned on in training mode, on padded rows where there is a "
-        "mask; answers and the gradient of every parameter are compared.",
-        trials=checkpoint,
-        applies=can_checkpoint,
-        sweep=training,
-    ),
-    Law(
         "paths.backend",
         says="Every implementation of attention, and every form of a mask, trains alike.",
         why="Otherwise a switch that is meant for speed changes what is learned.",
-        how="Gradients of every parameter are compared, beside what backend.agree compares; and "
-        "masks of four axes with those of two, where the library takes both (advice).",
+        how="Gradients of every parameter are compared, beside what backend.agree compares; with "
+        "FlexAttention, which has no derivative on a CPU, answers alone; and masks of four axes "
+        "with those of two, where the library takes both (advice).",
         trials=kernels,
         applies=has_paths,
         sweep=once,

@@ -18,8 +18,10 @@ from querykey.laws.understanding.masks import find_idle, find_masks
 from querykey.laws.understanding.padding_ids import find_padding_ids
 
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
-TOGGLES = re.compile(r"_?(use_|is_)?(flash|sdpa|fused|efficient)(_?(attn|attention|sdpa|kernel))?")
-FUSED = "scaled_dot_product_attention"
+TOGGLES = re.compile(
+    r"_?(use_|is_)?(flash|flex|sdpa|fused|efficient)(_?(attn|attention|sdpa|kernel))?"
+)
+KERNELS = {"scaled_dot_product_attention", "flex_attention"}
 FLAGS = re.compile(r"^(use|return)_(cache|state|kv|past)s?$")
 
 
@@ -74,7 +76,7 @@ def _embeds(runner: Runner) -> str | None:
 def _toggles(runner: Runner) -> Iterator[str]:
     """Yield attributes, turned round, that choose between torch's fused attention and other code.
 
-    They count only where turning them brings the fused operation in, or does away with it.
+    They count only where turning them brings a fused operation in, or does away with it.
     """
     held = dict.fromkeys(
         (name, value)
@@ -90,7 +92,7 @@ def _toggles(runner: Runner) -> Iterator[str]:
             copies = replace(runner.copies, functions=set())
             trying = replace(runner, copies=copies, answers={})
             ran = trying.attempt(runner.inputs(), setting) is not None
-            functions.append(FUSED in copies.functions if ran else None)
+            functions.append(copies.functions & KERNELS if ran else None)
         if None not in functions and functions[0] != functions[1]:
             yield f"{name}={not value}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -165,7 +165,19 @@ def not_finite(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def attention(model: Any, wanted: str | None) -> Iterator[None]:
-    """Compute attention by one of the implementations that the model or torch itself has."""
+    """Compute attention by one of the implementations that the model or torch itself has.
+
+    Torch's FlexAttention is not compiled: that takes half a minute, and refuses float64 on a CPU.
+    """
+    flex = wanted is not None and "flex" in wanted
+    stance = torch.compiler.set_stance("force_eager") if flex else nullcontext()
+    with switched(model, wanted), stance:
+        yield
+
+
+@contextmanager
+def switched(model: Any, wanted: str | None) -> Iterator[None]:
+    """Turn a model's own switch, or torch's, to one of the implementations of attention."""
     if wanted is None:
         yield
     elif wanted == "math":
@@ -197,13 +209,13 @@ def attention(model: Any, wanted: str | None) -> Iterator[None]:
         finally:
             model.set_attn_implementation(before)
     else:
-        switched = [(m, m.backend) for m in model.modules() if wanted in backends_of(m)]
+        kept = [(m, m.backend) for m in model.modules() if wanted in backends_of(m)]
         try:
-            for module, _ in switched:
+            for module, _ in kept:
                 module.backend = wanted
             yield
         finally:
-            for module, before in switched:
+            for module, before in kept:
                 module.backend = before
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from querykey.laws.private import without_vmap
 from querykey.laws.run import PLAIN, Run
 from querykey.laws.runner import Runner
 from querykey.laws.understanding.mask_argument import MaskArgument
@@ -29,7 +30,7 @@ class ComparedIds(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "").strip("_") in COMPARISONS and len(args) == 2:
             value, other = args
-            if isinstance(other, torch.Tensor) and other.dim() == 0:
+            if isinstance(other, torch.Tensor) and without_vmap(other).dim() == 0:
                 other = other.item()
             if isinstance(other, int) and self._is_ids(value):
                 self.numbers.add(other)
