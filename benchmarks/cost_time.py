@@ -33,7 +33,7 @@ from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.timing.bytes_moved import BytesMoved
 from querykey.show import print_table
 
-SEED = 24  # not one with which the method was worked out: 21 to 23
+SEED = 25  # not one with which the method was worked out: 21 to 24
 FAMILIES = ("gpt2", "llama", "bert")
 # By device and dtype. On a GPU smaller models wait for Python, and not for the GPU.
 RANGES = {

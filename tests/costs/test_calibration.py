@@ -5,15 +5,17 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import nn
 
 import querykey as qk
 from querykey import cli
-from querykey.costs.timing import probes
+from querykey.costs.timing import calibration, measuring, probes
 from querykey.costs.timing.calibration import Calibration, calibrate, place, read, write
-from querykey.costs.timing.factors import STARTING, ModelTime, errors_of, factors_of
+from querykey.costs.timing.factors import STARTING, ModelTime, errors_of, factors_of, refuse_far
 from querykey.costs.timing.prediction import PassTime
 from querykey.costs.timing.rates import Rates, TimedOperation, kind_of
+from querykey.costs.timing.trials import TRIALS, TrialModel
 
 NONE = dict.fromkeys(("plain", "recorded", "backward", "view", "module", "mixed"), 0.0)
 
@@ -169,6 +171,88 @@ def test_kinds_tell_biases_causal_attention_and_sums_of_rows_apart():
     assert "aten.sum of rows" not in back
 
 
+class Scaled(nn.Module):
+    """Three elementwise functions: by a row, by a number, and by as many numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return (x * self.row * 3.0).sub(x)
+
+
+def test_what_repeats_an_operand_is_a_kind_of_its_own():
+    report = qk.cost(Scaled(), qk.array("n", 6), backward=False).at(n=5)
+    kinds = [kind_of(call, {})[0] for call, _, _ in report.traffic.calls_at(report.sizes)]
+    assert sorted(kinds) == ["aten.mul", "aten.sub", "elementwise by a row"]
+    row = TimedOperation("elementwise by a row", (5.0, 3.0), 1.0, 1.0)
+    slow = replace(made_up(), operations=(*made_up().operations, row))
+    # read and written are 5 x 6 numbers twice and one row: a second for each byte
+    more = report.predict(slow).forward - report.predict(made_up()).forward
+    assert more == pytest.approx(4 * (2 * 30 + 6), rel=1e-3)
+
+
+def test_trials_have_heads_of_which_fused_attention_was_measured():
+    """A GPU has no fast attention for heads wider than 256, so such a trial tells of no other."""
+    for device, models in TRIALS.items():
+        for model in models:
+            assert model.width % model.heads == 0
+            assert 16 <= model.width // model.heads <= 128
+        assert {model.dtype for model in models} == {
+            str(dtype).removeprefix("torch.") for dtype in calibration.DTYPES[device]
+        }
+    measured = {width for _, _, width in probes.ON_GPU.attention}
+    assert {model.width // model.heads for model in TRIALS["cuda"]} <= measured
+
+
+class Warming(nn.Module):
+    """A model that takes as long as it is told, call by call, on a clock of its own."""
+
+    def __init__(self, *seconds):
+        super().__init__()
+        self.weight, self.now, self.seconds = nn.Parameter(torch.ones(())), 0.0, [*seconds]
+
+    def forward(self, x):
+        self.now += self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
+        return self.weight * x
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ([9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2], (2, 2)),  # by round: forward, step
+        ([900, 30, 5, 14, 5, 14, 5, 14, 1], (5, 14)),  # four rounds, of which the last two agree
+        ([2**power for power in range(24, 0, -1)], (4, 2)),  # no two ever do
+    ],
+)
+def test_a_model_is_timed_until_its_two_best_rounds_agree(seconds, best):
+    model, x = Warming(*seconds), torch.ones(())
+    assert measuring.best_times(model, x, x, lambda: model.now) == best
+
+
+def test_trials_stop_in_time_but_three_are_made_on_a_gpu(monkeypatch):
+    now = [0.0]
+
+    def timed(self, device, clock, predicted):
+        now[0] += 4.0
+        return ModelTime(self.dtype, predicted, (1.0, 1.0))
+
+    monkeypatch.setattr(calibration.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Calibration, "parts", lambda *_: (PassTime(1.0, 0.0), PassTime(1.0, 0.0)))
+    monkeypatch.setattr(TrialModel, "timed", timed)
+    for until, count in ((0.0, 3), (13.0, 3), (16.0, 4), (17.0, 4), (1e9, len(TRIALS["cuda"]))):
+        now[0] = 0.0
+        assert len(calibration.trial_times(on_a_gpu(), lambda: 0.0, until)) == count
+
+
+def test_factors_that_no_device_explains_are_refused():
+    refuse_far({"float32": (1.9, 0.6), STARTING: (4.0, 3.0)})
+    for pair, said in (((1.3, 2.18), "2.2 times"), ((0.4, 1.0), "0.4 times")):
+        with pytest.raises(qk.CostError, match=f"models in bfloat16 took {said} as long.*measure"):
+            refuse_far({"float32": (1.0, 1.0), "bfloat16": pair})
+
+
 def test_products_on_a_gpu_have_even_widths_and_any_number_of_tokens():
     """In x.T @ w, the gradient of a weight, tokens are what is summed over."""
     numbers, sizes = random.Random(1), probes.sizes_on("cuda")
@@ -217,7 +301,8 @@ def test_a_calibration_is_kept_and_read_back(tmp_path, monkeypatch):
         "[]",
         '{"schema": 1}',
         '{"schema": 2}',
-        json.dumps({"schema": 2, "operations": [{}]}),
+        '{"schema": 3}',
+        json.dumps({"schema": 3, "operations": [{}]}),
     ):
         place("cpu").write_text(text)
         with pytest.raises(qk.CostError, match=r"is no calibration .*measure once more: qk cost"):

@@ -15,20 +15,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from querykey.costs.counting.passes import PassOptions
-from querykey.costs.inputs import CostError, Inputs, array
-from querykey.costs.measured_model import MeasuredModel
+from querykey.costs.inputs import CostError
 from querykey.costs.timing.bytes_moved import BytesMoved
 from querykey.costs.timing.factors import (
     Factors,
     ModelTime,
     errors_of,
     factors_of,
+    refuse_far,
     with_factors,
 )
-from querykey.costs.timing.measuring import best_time, clock_of, processor, times_of
+from querykey.costs.timing.measuring import best_time, clock_of, processor
 from querykey.costs.timing.prediction import PassTime, Prediction, predict
 from querykey.costs.timing.probes import (
     TimingProbe,
@@ -39,28 +37,15 @@ from querykey.costs.timing.probes import (
 )
 from querykey.costs.timing.rates import Rates, TimedOperation, kind_of
 from querykey.costs.timing.streams import Work
+from querykey.costs.timing.trials import TRIALS, least_trials
 from querykey.show import write_file
 
-SCHEMA = 2
+SCHEMA = 3
 SECONDS = 60.0  # a calibration takes no longer
 ROUNDS = 8  # at most
-PART = 0.8  # of the seconds, for operations; the rest is for models that check them
+PART = 0.75  # of the seconds, for operations; the rest is for models that check them
 OVERHEADS = ("plain", "recorded", "backward", "view", "module", "mixed")
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
-# Models that check it: width, layers, hidden width, batch, length, dtype.
-MODELS = {
-    "cpu": (
-        (192, 3, 768, 2, 100, "float32"), (64, 2, 128, 4, 48, "float32"),
-        (256, 4, 1024, 1, 256, "float32"), (128, 2, 512, 3, 33, "float32"),
-        (320, 2, 960, 1, 130, "float32"),
-    ),
-    "cuda": (
-        (128, 3, 512, 2, 64, "float32"), (2048, 3, 8192, 8, 1024, "bfloat16"),
-        (768, 3, 3072, 8, 512, "float32"), (256, 4, 1024, 4, 33, "bfloat16"),
-        (3072, 2, 9216, 16, 512, "bfloat16"), (1280, 2, 3840, 8, 1024, "float32"),
-        (2560, 2, 10240, 5, 1000, "bfloat16"), (64, 2, 128, 4, 48, "float32"),
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -148,15 +133,11 @@ def calibrate(seconds: float = SECONDS, device: str = "", file: Path | None = No
         device, processor(device), torch.get_num_threads(), names, torch.__version__, measured,
         costs, {}, (), 0.0,
     )  # fmt: skip
-    models: list[ModelTime] = []
-    for sizes in MODELS[device]:
-        if len(models) < 2 or time.perf_counter() - began < seconds:
-            models.append(_model_time(calibration, sizes, clock))
+    models = trial_times(calibration, clock, began + seconds)
+    factors, errors = factors_of(models, device), tuple(errors_of(models, device))
+    refuse_far(factors)
     spent = time.perf_counter() - began
-    factors = factors_of(models, device)
-    calibration = replace(
-        calibration, factors=factors, errors=tuple(errors_of(models, device)), seconds=spent
-    )
+    calibration = replace(calibration, factors=factors, errors=errors, seconds=spent)
     write(calibration, file or place(device))
     return calibration
 
@@ -212,17 +193,17 @@ def _described(work: Work, probe: TimingProbe, dtype: str) -> TimedOperation:
     return TimedOperation(f"{probe.prefix}{kind}", features, size, 0.0, dtype)
 
 
-def _model_time(
-    calibration: Calibration, sizes: tuple[int, int, int, int, int, str], clock: Callable[[], float]
-) -> ModelTime:
-    """Return what is predicted and measured of one model of torch's own layers."""
-    width, layers, hidden, batch, length, dtype = sizes
-    layer = [
-        nn.TransformerEncoderLayer(width, 4, hidden, 0.0, "gelu", batch_first=True)
-        for _ in range(layers)
-    ]
-    model = nn.Sequential(*layer).to(getattr(torch, dtype))
-    measured = MeasuredModel(model, Inputs.of(array("b", "t", width)), {}, {})
-    predicted = calibration.parts(BytesMoved(measured, PassOptions()), {"b": batch, "t": length})
-    times = times_of(model.to(calibration.device), (batch, length, width), clock)
-    return ModelTime(dtype, predicted, times)
+def trial_times(
+    calibration: Calibration, clock: Callable[[], float], until: float
+) -> list[ModelTime]:
+    """Return the times of models, of as many as are done by then if each takes what one took."""
+    models: list[ModelTime] = []
+    longest, least = 0.0, least_trials(calibration.device)
+    for trial in TRIALS[calibration.device]:
+        began = time.perf_counter()
+        if len(models) >= least and began + longest > until:
+            break
+        predicted = calibration.parts(*trial.traffic())
+        models.append(trial.timed(calibration.device, clock, predicted))
+        longest = max(longest, time.perf_counter() - began)
+    return models

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from querykey.costs.inputs import CostError
 from querykey.costs.timing.prediction import PassTime
 
+FAR = 2.0  # factors beyond it, up or down, are no property of a device
 STARTING = "starting"  # the factors of the time of starting operations on a GPU
 Factors = dict[str, tuple[float, float]]  # by dtype: for a forward pass, and a training step
 
@@ -43,6 +46,18 @@ def factors_of(models: Sequence[ModelTime], device: str) -> Factors:
         name: (_median(forward or step), _median(step or forward))
         for name, (forward, step) in ratios.items()
     }
+
+
+def refuse_far(factors: Factors) -> None:
+    """Raise a CostError where models take so much longer or shorter that something is wrong."""
+    for dtype, pair in factors.items():
+        far = max(pair, key=lambda factor: abs(math.log(factor)))
+        if dtype != STARTING and abs(math.log(far)) > math.log(FAR):
+            raise CostError(
+                f"this calibration does not hold: whole models in {dtype} took {far:.2g} times as "
+                f"long as their operations one by one, and up to {FAR:g} is expected; stop what "
+                "else runs on this device and measure once more: qk cost --calibrate"
+            )
 
 
 def _median(ratios: Sequence[float]) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +15,8 @@ from querykey.costs.private import keep_device_busy
 from querykey.costs.timing.streams import Work
 
 SHORT = 5e-4  # seconds that one timing lasts at least
+ROUNDS = 4, 12  # of a model: at least, and at most
+AGREE = 1.03  # the best two rounds of a model agree if they differ by no more
 
 
 def clock_of(device: str) -> Callable[[], float]:
@@ -77,26 +78,23 @@ def _on_device(work: Work, once: float) -> float:
     return begin.elapsed_time(end) / 1e3 / times
 
 
-def times_of(
-    model: nn.Module, shape: Sequence[int], clock: Callable[[], float], rounds: int = 3
-) -> tuple[float, float]:
-    """Return the best seconds of a forward pass and of a training step on ones of this shape."""
-    weight = next(model.parameters())
-    x = torch.ones(*shape, device=weight.device, dtype=weight.dtype)
-    return best_times(model, lambda: model(x), clock, rounds)
-
-
 def best_times(
-    model: nn.Module, run: Callable[[], Any], clock: Callable[[], float], rounds: int = 3
+    model: nn.Module, x: torch.Tensor, gradient: torch.Tensor, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the best seconds of a forward pass without gradients, and of one with and backward."""
+    """Return the best seconds of a forward pass without gradients, and of one with and backward.
+
+    The first rounds load kernels and choose between them, so rounds go on until the best two agree.
+    """
     forward, step = [], []
-    for _ in range(rounds + 1):
+    while len(step) < ROUNDS[0] or (len(step) < ROUNDS[1] and not _agree(forward, step)):
         with torch.no_grad():
-            forward.append(timed(run, clock))
+            forward.append(timed(lambda: model(x), clock))
         model.zero_grad()
-        gradient = torch.ones_like(run())
-        model.zero_grad()
-        step.append(timed(lambda gradient=gradient: run().backward(gradient), clock))
+        step.append(timed(lambda: model(x).backward(gradient), clock))
         gc.collect()
-    return min(forward[1:]), min(step[1:])
+    return min(forward), min(step)
+
+
+def _agree(*series: list[float]) -> bool:
+    best = (sorted(times)[:2] for times in series)
+    return all(second <= AGREE * first for first, second in best)

@@ -43,11 +43,18 @@ ON_CPU = ProbeSizes(
     ((8, 16, 64), (16, 64, 32), (8, 128, 64), (8, 512, 64), (32, 256, 64)), (False,),
 )  # fmt: skip
 ELEMENTS = tuple(2**power for power in (16, 19, 21, 23, 25, 27))
-HEADS = tuple((8 << step, 64 << length, 64) for length in (0, 2, 3, 4, 5) for step in (0, 3, 6))
+LENGTHS = (64, 250, 512, 1000, 1999)  # fused attention is slower where tiles do not fit
+HEADS = (
+    *((heads, length, 64) for length in LENGTHS for heads in (8, 64, 512)),
+    *((heads, length, 64) for length in (256, 1024, 2048) for heads in (64, 512)),
+    *((64, length, 32) for length in (250, 1000)),
+    *((heads, length, 128) for heads, length in ((16, 256), (128, 1000), (32, 2048))),
+    *((32, length, width) for width in (256, 512) for length in (250, 1000)),
+)
 ON_GPU = ProbeSizes(
     200, 24, 4, (128, 32768), (256, 16384), 1e12, 150 << 20, 16,
     tuple((width, tuple(n // width for n in ELEMENTS)) for width in (256, 1024, 4096)),
-    (*HEADS, (16, 256, 128), (128, 1024, 128), (32, 2048, 128)), (False, True),
+    HEADS, (False, True),
 )  # fmt: skip
 
 
@@ -183,7 +190,7 @@ def shape_of_product(
     return rows, inner, columns
 
 
-def _filled(*shape: int, device: str, dtype: torch.dtype) -> torch.Tensor:
+def filled(*shape: int, device: str, dtype: torch.dtype) -> torch.Tensor:
     """Return numbers to compute with: a GPU gets slower where they differ, a CPU does not."""
     if device == "cpu":
         return torch.ones(shape, dtype=dtype)
@@ -201,14 +208,14 @@ def _product(
     def make() -> Work:
         m, k, n = sizes
         limits, turned = sizes_on(device), layout in (TURNED, BIASED)
-        a = _filled(*((k, m) if layout == GRADIENT else (m, k)), device=device, dtype=dtype)
+        a = filled(*((k, m) if layout == GRADIENT else (m, k)), device=device, dtype=dtype)
         left = a.T if layout == GRADIENT else a
         copies = max(1, min(limits.copies, limits.cold // (k * n * dtype.itemsize)))
         shape = (n, k) if turned else (k, n)
-        weights = [_filled(*shape, device=device, dtype=dtype) for _ in range(copies)]
+        weights = [filled(*shape, device=device, dtype=dtype) for _ in range(copies)]
         rights = itertools.cycle([w.T if turned else w for w in weights])
         if layout == BIASED:
-            bias = _filled(n, device=device, dtype=dtype)
+            bias = filled(n, device=device, dtype=dtype)
             return lambda: torch.addmm(bias, left, next(rights))
         return lambda: left @ next(rights)
 
@@ -220,8 +227,8 @@ def _batched(
 ) -> Callable[[], Work]:
     def make() -> Work:
         m, k, n = sizes
-        a = _filled(batch, m, k, device=device, dtype=dtype)
-        b = _filled(batch, n, k, device=device, dtype=dtype).mT
+        a = filled(batch, m, k, device=device, dtype=dtype)
+        b = filled(batch, n, k, device=device, dtype=dtype).mT
         return lambda: a @ b
 
     return make
@@ -244,7 +251,7 @@ def _attention(
         heads, length, width = size
         shape = (1, length, heads, width)
         q, k, v = (
-            _filled(*shape, device=device, dtype=dtype).transpose(1, 2).requires_grad_(backward)
+            filled(*shape, device=device, dtype=dtype).transpose(1, 2).requires_grad_(backward)
             for _ in "qkv"
         )
         attend = functional.scaled_dot_product_attention

@@ -12,6 +12,7 @@ from querykey.costs.counting.operations import (
     CAUSAL,
     FUSED,
     FUSED_BACKWARD,
+    Operation,
     Shape,
     count,
     first,
@@ -23,11 +24,12 @@ Features = tuple[float, ...]
 NEAREST = 6  # measured shapes that a rate is taken from
 ATTENTION, PRODUCT, BATCHED, BIASED = "attention", "product", "batched product", "biased product"
 ROWS = "aten.sum of rows"  # along the last axis, which other kernels do than sums of columns
+SPREAD = "elementwise by a row"  # an operand is smaller than the result and read over and over
 STANDARD = "aten.mul"  # stands for elementwise functions that were not measured
 WIDTHS = {"bfloat16": 2, "float16": 2, "float64": 8}  # bytes of a number, else 4
 # Operations that run as others do, in place or not, where they were not measured themselves.
 LIKE = {
-    BIASED: PRODUCT, f"{CAUSAL} {ATTENTION}": ATTENTION,
+    BIASED: PRODUCT, SPREAD: STANDARD, f"{CAUSAL} {ATTENTION}": ATTENTION,
     f"{CAUSAL} {ATTENTION} backward": f"{ATTENTION} backward", ROWS: "aten.mean",
     "aten._to_copy": "aten.clone", "aten.copy": "aten.clone",
     "aten.sub": "aten.add", "aten.rsub": "aten.add", "aten.div": "aten.mul", "aten.neg": "aten.mul",
@@ -143,8 +145,16 @@ def kind_of(call: OperationCall, formulas: Mapping[str, Any]) -> tuple[str, Feat
     shape = first(operation)
     of_rows = (*shape[:-1],), (*shape[:-1], 1)
     rows = name == "aten.sum" and operation.outs[0] in of_rows
-    kind = ROWS if rows else name.removesuffix("_")
+    kind = ROWS if rows else SPREAD if _spreads(operation) else name.removesuffix("_")
     return kind, (_log(call.bytes), _log((shape or (1,))[-1])), float(call.bytes)
+
+
+def _spreads(operation: Operation) -> bool:
+    """Return whether an elementwise function repeats an operand along an axis, as x * row does."""
+    if operation.kind != "pointwise" or not operation.outs:
+        return False
+    sizes = {count(arg) for arg in operation.args if isinstance(arg, Shape)}
+    return bool(sizes - {1, count(operation.outs[0])})
 
 
 def _stream(points: Sequence[TimedOperation], last: float, work: float) -> float:

@@ -63,6 +63,7 @@ def _lookup_backward(x: torch.Tensor, y: torch.Tensor) -> Work:
 # What streams through memory, by a name; each gets x and ones of the same shape.
 STREAMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Work]] = {
     "mul": lambda x, y: lambda: x * y,
+    "mul by a row": lambda x, y: lambda: x * y[0],
     "add": lambda x, y: lambda: x + y,
     "scale": lambda x, y: lambda: x * 1.5,
     "pow": lambda x, y: lambda: x.pow(2),
