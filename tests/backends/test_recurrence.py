@@ -13,6 +13,7 @@ from tests.backends import triton_state_driver as driver
 
 import querykey as qk
 from querykey.backends import BackendError, follow, triton
+from querykey.backends.triton.layout import state_layout
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 on_gpu = pytest.mark.skipif(
@@ -52,6 +53,23 @@ def test_interpreted_against_all_pairs(name, interpreted):
 @pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
 def test_an_old_state_stays_as_it_was(interpreted):
     assert interpreted["an old state"] == 0
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 1.0, 2.0, 1.0), (0.5, 0.0, 0.0, 1.0)])
+def test_the_layout_of_a_state_does_not_follow_torchs_default_device(numbers):
+    """Sums go to the kernels' tables and come back the same, wherever new tensors are made."""
+    torch.set_default_device("meta")
+    try:
+        layout = state_layout(7, 8, numbers, torch.device("cpu"))
+    finally:
+        torch.set_default_device(None)
+    outer, total = (
+        torch.randn(2, layout.letters.shape[1], 3),
+        torch.randn(2, layout.letters.shape[1]),
+    )
+    back = layout.to_state(*layout.to_tables(outer, total, 4), 3)
+    assert torch.allclose(back[0], outer)
+    assert torch.allclose(back[1], total)
 
 
 def three(tokens, heads=2, key_dim=5, value_dim=3, **options):

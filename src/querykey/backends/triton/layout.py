@@ -91,14 +91,15 @@ def state_layout(
 
     `numbers` are the kernel's scale and c0, c1, c2; half of each factor goes to q, half to k.
     """
-    return _layout(key_dim, size, tuple(numbers), device)
+    # Made on a CPU and moved once: CUDA calls can be recorded as a graph after the first one.
+    with torch.device("cpu"):  # whatever torch's default device
+        return _layout(key_dim, size, tuple(numbers), device)
 
 
 @lru_cache(maxsize=32)
 def _layout(
     key_dim: int, size: int, numbers: tuple[float, ...], device: torch.device
 ) -> StateLayout:
-    # Made on a CPU and moved once: CUDA calls can be recorded as a graph after the first one.
     scale, c0, c1, c2 = numbers
     pairs = torch.triu_indices(key_dim, key_dim)
     twice = 1.0 + (pairs[0] != pairs[1]).double()
