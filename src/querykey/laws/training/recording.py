@@ -64,6 +64,11 @@ class Recording:
         return self.of(Backward)
 
     @property
+    def leaves(self) -> dict[int, torch.Tensor]:
+        """Return all that got a gradient in some backward pass, by id."""
+        return {k: leaf for backward in self.backwards for k, leaf in backward.leaves.items()}
+
+    @property
     def forwards(self) -> list[Forward]:
         """All calls of modules from outside of modules."""
         return self.of(Forward)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from querykey.laws.training import (
     batch_norm,
+    coverage,
     gradients_applied,
     layers,
     mode,
-    optimized,
     resuming,
     scaling,
     schedules,
+    updates,
     weighting,
 )
 from querykey.laws.training.law import TrainingLaw
@@ -18,7 +19,8 @@ from querykey.laws.training.law import TrainingLaw
 TRAINING_LAWS: tuple[TrainingLaw, ...] = (
     *gradients_applied.LAWS,
     *weighting.LAWS,
-    *optimized.LAWS,
+    *coverage.LAWS,
+    *updates.LAWS,
     *mode.LAWS,
     *scaling.LAWS,
     *layers.LAWS,
