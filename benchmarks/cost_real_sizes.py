@@ -97,13 +97,15 @@ def main():
     parser.add_argument("--rows", type=Path, required=True, help="keep what is done, and go on")
     parser.add_argument("--write", type=Path, help="write what was done as a Markdown page")
     parser.add_argument("--known", action="store_true", help="only what is in --rows")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after them")
     options = parser.parse_args()
     names = sorted(f"hf:{kind}:{head}" for kind, head in pairs())
     random.Random(SEED).shuffle(names)
     text = options.rows.read_text() if options.rows.exists() else ""
     known = {row["target"]: row for row in map(json.loads, text.splitlines())}
+    until = time.monotonic() + options.seconds
     for name in [] if options.known else names:
-        if name not in known:
+        if name not in known and time.monotonic() < until:
             known[name] = row = in_a_process(name)
             with options.rows.open("a") as file:
                 print(json.dumps(row), file=file)
