@@ -247,3 +247,11 @@ def test_no_control_character_of_a_model_is_printed(tmp_path, capsys):
         _, out, err = run(capsys, words[0], f"{file}:make", *words[1:])
         assert "\x1b" not in out + err
         assert "\x07" not in out + err
+
+
+def test_the_package_is_run_as_a_module_like_the_command():
+    words = [sys.executable, "-m", "querykey", "laws", "tying"]
+    module = subprocess.run(words, capture_output=True, text=True)
+    command = subprocess.run([QK, "laws", "tying"], capture_output=True, text=True)
+    assert (module.returncode, module.stdout) == (0, command.stdout)
+    assert "tying" in module.stdout

@@ -31,6 +31,12 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
+def a_type(value: Any) -> str:
+    """Return the name of a value's type with its article, such as `an int`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def last_line(error: BaseException, longest: int | None = None) -> str:
     """Return an exception as the last line of its traceback; at most `longest` letters of text."""
     text = " ".join(str(error).split())[:longest]

@@ -270,9 +270,12 @@ def test_refusals_of_factories(file):
         "or a querykey.Subject"
     )
     assert refusal(f"{at}:number") == (
-        f"`{at}:number`: `number` is a int, not a callable that returns a torch.nn.Module"
+        f"`{at}:number`: `number` is an int, not a callable that returns a torch.nn.Module"
     )
     assert refusal(f"{at}:maek") == f"`{at}:maek`: `{at}` has no `maek`; did you mean `make`?"
+    assert refusal(f"{at}:other") == (
+        f"`{at}:other`: `{at}` has no `other`; it defines `make`, `leave`, `text`, `sized`"
+    )
     assert refusal(f"{at}:sized") == (
         f"`{at}:sized`: `sized` needs `width`; a factory takes no arguments "
         "(wrap it in a function that gives them)"

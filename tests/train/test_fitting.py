@@ -95,6 +95,12 @@ def words(objective: str, data: str, model: str) -> list[str]:
         ("autoencoding", "vectors", "gpt", "on the data `vectors` (100 features, 2 classes): "),
         ("autoencoding", "vectors", "own.py:Narrow", "returned (2, 1) for vectors of (2, 100)"),
         ("causal", "text", "own.py:few_ids", "`text` (256 tokens, rows of 40), its last token"),
+        (
+            "causal",
+            "text",
+            "own.py:few_ids",
+            "; its tables: `table` of 200 rows, `places` of 99 rows",
+        ),
         ("causal", "text", "own.py:few_scores", "Target 255 is out of bounds"),
         ("causal", "text", "own.py:short", "(256 tokens, rows of 40): "),
         ("causal", "text", "own.py:LastOnly", "(2, 1, 256), where scores are (2, 40, any number)"),

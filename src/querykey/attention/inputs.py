@@ -37,7 +37,7 @@ from querykey.attention.masks import (
 from querykey.attention.mechanisms import Mechanism
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.shapes import ShapeError, bind
-from querykey.words import LARGEST
+from querykey.words import LARGEST, a_type
 
 DECAYING = (Causal, Padding, Documents)  # the rules under which a decay has a meaning
 Arrays = dict[str, Array]  # by the names they have in the call
@@ -114,9 +114,7 @@ def _check_kinds(arrays: Arrays) -> None:
         if getattr(array, "is_nested", False):  # such a tensor has no shape to show
             raise WrongTypeError(f"attention wants dense arrays, but `{name}` is a nested tensor")
         if array is None or not is_array(array):
-            raise WrongTypeError(
-                _shown(f"`{name}` is no array but a {type(array).__name__}", arrays)
-            )
+            raise WrongTypeError(_shown(f"`{name}` is no array but {a_type(array)}", arrays))
     for name in arrays:
         _check_same_library(name, arrays)
     for name, array in arrays.items():

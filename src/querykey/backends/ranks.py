@@ -24,6 +24,7 @@ from querykey.backends.backend import BackendError, Request
 from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
 from querykey.errors import WrongTypeError
+from querykey.words import a_type
 
 
 def attend(
@@ -55,9 +56,7 @@ def attend(
     them.
     """
     if not isinstance(q, Tensor):
-        raise WrongTypeError(
-            f"a sequence over ranks takes torch tensors; q is a {type(q).__name__}"
-        )
+        raise WrongTypeError(f"a sequence over ranks takes torch tensors; q is {a_type(q)}")
     _check_member(group)
     request = _agreed(q, k, v, mechanism, mask, decay, group)
     real = real_keys(mask, q)

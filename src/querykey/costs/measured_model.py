@@ -14,7 +14,7 @@ from torch import nn
 from querykey.costs.counting.tensors import random_state
 from querykey.costs.inputs import CostError, Inputs, whole_size
 from querykey.targets import is_lazy
-from querykey.words import last_line, suggest
+from querykey.words import a_type, last_line, suggest
 
 FINE = (1, 2, 3, 4, 6, 8, 12)  # these divide the coarse values
 COARSE = tuple(24 * n for n in range(1, 10))
@@ -180,9 +180,8 @@ def _subsets(names: list[str]) -> list[set[str] | None]:
 def _arguments(builder: Callable[..., Any], inputs: Inputs) -> list[str]:
     """Return the arguments of a builder that are sizes: required, or named by the inputs."""
     if not callable(builder):
-        kind = type(builder).__name__
         raise CostError(
-            f"a {kind} has no cost; give a torch.nn.Module, or a callable returning one"
+            f"{a_type(builder)} has no cost; give a torch.nn.Module, or a callable returning one"
         )
     try:
         parameters = inspect.signature(builder).parameters.values()
@@ -211,8 +210,7 @@ def _build(builder: Callable[..., Any], sizes: dict[str, int]) -> nn.Module:
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise CostError(f"the builder refused {at}: {last_line(error, 200)}") from error
     if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise CostError(f"the builder returned a {kind}; it returns a torch.nn.Module")
+        raise CostError(f"the builder returned {a_type(model)}; it returns a torch.nn.Module")
     return model
 
 

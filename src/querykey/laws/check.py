@@ -30,7 +30,7 @@ from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
 from querykey.targets import build, quiet, uncompiled
-from querykey.words import checked, seed_number, suggest, traceback_of
+from querykey.words import a_type, checked, seed_number, suggest, traceback_of
 
 Named = TypeVar("Named", bound=Law | TrainingLaw)
 KINDS = {"decoder": True, "encoder": False, "encoder-decoder": True, "vision": False}
@@ -138,8 +138,7 @@ def as_subject(
         model = Subject(model, name=type(model).__name__)
     if not isinstance(model, Subject):
         raise WrongTypeError(
-            f"check takes a torch.nn.Module, a Subject or a target's name, "
-            f"not a {type(model).__name__}"
+            f"check takes a torch.nn.Module, a Subject or a target's name, not {a_type(model)}"
         )
     if isinstance(model.forward, nn.Module):
         model = replace(model, forward=uncompiled(model.forward))
@@ -161,7 +160,7 @@ def as_counterpart(like: Any, seed: int = 0) -> tuple[Subject, Callable[..., Any
     if mapping is not None and not callable(mapping):
         raise WrongTypeError(
             f"like is another model, or a pair of one and a function of state dicts, not a pair "
-            f"with a {type(mapping).__name__}"
+            f"with {a_type(mapping)}"
         )
     return as_subject(other, None, None, seed), mapping
 

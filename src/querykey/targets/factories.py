@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import nn
 from querykey.targets.errors import TargetError
 from querykey.targets.guessing import find_inputs
 from querykey.targets.inputs import Input
-from querykey.words import raised, suggest
+from querykey.words import a_type, raised, suggest
 
 
 def build_python(
@@ -46,10 +47,9 @@ def build_python(
         except ValueError as error:  # what a Subject holds is no module
             raise TargetError(f"`{name}`: {error}") from error
         if model is None:
-            kind = type(product).__name__
             raise TargetError(
-                f"`{name}`: {attribute}() returned a {kind}; a factory returns a torch.nn.Module, "
-                "or a querykey.Subject"
+                f"`{name}`: {attribute}() returned {a_type(product)}; a factory returns "
+                "a torch.nn.Module, or a querykey.Subject"
             )
         inputs, note = find_inputs(model)
     return product, inputs, note
@@ -150,16 +150,19 @@ def _attribute(
     except (Exception, SystemExit) as error:
         raise TargetError(f"`{name}`: importing `{source}` raised {raised(error)}") from error
     if not hasattr(module, attribute):
-        callables = [
-            n for n, value in vars(module).items() if callable(value) and not n.startswith("_")
-        ]
-        hint = suggest(attribute, callables)
-        raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{hint}")
+        raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{_nearest(attribute, module)}")
     factory = getattr(module, attribute)
     if not callable(factory):
-        kind = type(factory).__name__
-        raise TargetError(f"`{name}`: `{attribute}` is a {kind}, not a {wanted}")
+        raise TargetError(f"`{name}`: `{attribute}` is {a_type(factory)}, not a {wanted}")
     return factory
+
+
+def _nearest(attribute: str, module: ModuleType) -> str:
+    """Return the callable of a module that is spelt alike, or else those that it defines itself."""
+    names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+    own = [n for n in names if getattr(vars(module)[n], "__module__", "") == module.__name__]
+    listed = f"; it defines {', '.join(f'`{n}`' for n in own[:6])}" if own else ""
+    return suggest(attribute, names) or listed + ", ..." * (len(own) > 6)
 
 
 def _required(factory: Callable[..., Any]) -> list[str]:

@@ -15,7 +15,7 @@ from querykey.train.data.source import Data, Facts
 from querykey.train.objectives.objective import IGNORED, Batch, Objective, scores_of
 from querykey.train.objectives.text import NextToken
 from querykey.train.order import sample_generator
-from querykey.words import last_line
+from querykey.words import raised
 
 ID_TENSORS = ("ids", "source", "target")  # the tensors of a batch that hold token ids
 
@@ -69,7 +69,15 @@ def _attempt(model: nn.Module, objective: Objective, batch: Batch, beginning: st
     try:
         objective.sums(model, batch)
     except Exception as error:  # whatever a model may raise
-        raise ConfigError(f"{beginning}: {last_line(error, 300)}") from error
+        raise ConfigError(f"{beginning}: {raised(error, 300)}{_tables(model, error)}") from error
+
+
+def _tables(model: nn.Module, error: Exception) -> str:
+    """Return how long a model's embeddings are, where an index was too large for one of them."""
+    tables = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Embedding)]
+    if not isinstance(error, IndexError) or not tables:
+        return ""
+    return "; its tables: " + ", ".join(f"`{n}` of {m.num_embeddings} rows" for n, m in tables[:4])
 
 
 def described(facts: Facts) -> str:

@@ -27,7 +27,7 @@ from querykey.train.config import ConfigError, ModelConfig, TrainConfig
 from querykey.train.data.source import Facts
 from querykey.train.order import seed_generators
 from querykey.train.parts import known
-from querykey.words import last_line
+from querykey.words import a_type, last_line
 
 
 def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
@@ -142,4 +142,4 @@ def _with_dropout(config: Any, dropout: float) -> Any:
             side: _with_dropout(getattr(config, side), dropout) for side in ("encoder", "decoder")
         }
         return replace(config, **sides)
-    raise ConfigError(f"model.dropout: a {type(config).__name__} has no dropout; set it to 0")
+    raise ConfigError(f"model.dropout: {a_type(config)} has no dropout; set it to 0")

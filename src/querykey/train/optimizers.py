@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from querykey.train.config import ConfigError, OptimizerConfig
+from querykey.words import a_type
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Return the optimizer over every trained parameter; matrices decay, vectors do not."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
-        raise ConfigError(f"the model, a {type(model).__name__}, has no parameters to train")
+        raise ConfigError(f"the model, {a_type(model)}, has no parameters to train")
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},

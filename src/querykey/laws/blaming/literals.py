@@ -12,6 +12,7 @@ import torch
 from querykey.laws.blaming.tracing import ROWS, TracedCall, UnwritableError, parts_of
 from querykey.laws.private import REORDERING_METHODS
 from querykey.laws.understanding.cache_edits import REORDERS
+from querykey.words import a_type
 
 SHORT = 200  # numbers: a tensor of more floats is drawn by a script, and not written into it
 PLAIN = (bool, int, float, str, type(None))
@@ -111,7 +112,7 @@ class CodeWriter:
         if type(value) is dict:
             inner = [f"{key!r}: {self.value(part, str(key))}" for key, part in value.items()]
             return f"{{{', '.join(inner)}}}"
-        raise UnwritableError(f"a {type(value).__name__} cannot be written down")
+        raise UnwritableError(f"{a_type(value)} cannot be written down")
 
     def tensor(self, tensor: torch.Tensor, name: str) -> str:
         """Return the name of a tensor; equal tensors share one."""

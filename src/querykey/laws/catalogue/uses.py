@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from querykey.laws.understanding.outputs import tensors
 from querykey.laws.understanding.reachable import hidden_modules, walk
+from querykey.words import a_type
 
 VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # attributes that give a tensor's numbers
 
@@ -33,7 +34,7 @@ def hidden_parameters(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
     known = {id(p) for p in model.parameters()}
     for path, module in hidden_modules(model).items():
         count = sum(p.numel() for p in module.parameters())
-        what = f"`{path}`, a {type(module).__name__} of {count:,} parameters,"
+        what = f"`{path}`, {a_type(module)} of {count:,} parameters,"
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in known:
                 known.add(id(parameter))

@@ -21,7 +21,7 @@ from querykey.laws.understanding.outputs import Slot, answers, locate, tensors
 from querykey.laws.understanding.signature import LENGTHS, CallSignature, length_of
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.targets import Input, find_inputs
-from querykey.words import raised
+from querykey.words import a_type, raised
 
 DATA = ("tokens", "features", "image", "signal")
 SAYING = "with --input NAME=KIND(AXIS, ...), or an example in Python"
@@ -135,7 +135,7 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
         if not isinstance(value, torch.Tensor):
             if any(True for _ in tensors(value)):
                 raise UnfitError(
-                    f"the example's `{name}` holds its tensors inside a {type(value).__name__}; "
+                    f"the example's `{name}` holds its tensors inside {a_type(value)}; "
                     f"check a function that takes every tensor by itself and joins them, as "
                     f'Subject(lambda ids: model({{"ids": ids}}), example=ids)'
                 )

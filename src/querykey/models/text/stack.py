@@ -32,6 +32,7 @@ from querykey.nn import (
     make_norm,
     token_positions,
 )
+from querykey.words import a_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ class Stack(nn.Module):
         """Return the positions of new tokens: (tokens,), or (batch, tokens) where rows differ."""
         check_ids(ids)
         if real is not None and not (isinstance(real, Tensor) and real.layout == torch.strided):
-            kind = "a sparse tensor" if isinstance(real, Tensor) else f"a {type(real).__name__}"
+            kind = "a sparse tensor" if isinstance(real, Tensor) else f"{a_type(real)}"
             raise WrongTypeError(f"real is a dense torch tensor (batch, tokens); got {kind}")
         if real is not None and real.device != ids.device:
             raise QuerykeyError(f"real is on {real.device}, and the token ids are on {ids.device}")

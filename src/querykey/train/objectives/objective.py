@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from querykey.words import a_type
+
 Sample = dict[str, Any]
 Example = dict[str, np.ndarray]
 Sums = dict[str, Tensor]  # what is measured, each a sum over the terms that a batch names for it
@@ -132,6 +134,6 @@ def scores_of(output: Any, shape: torch.Size) -> Tensor:
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise ValueError(f"the model returned {shapes}, where scores are ({sizes}, any number)")
     raise TypeError(
-        f"the model returned a {type(output).__name__} without scores; a model that is trained "
+        f"the model returned {a_type(output)} without scores; a model that is trained "
         f"returns a tensor, a tuple with one, or an object with `logits`"
     )

@@ -21,6 +21,7 @@ from querykey.train.objectives.objective import (
     stacked,
     terms_in,
 )
+from querykey.words import a_type
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class WordsAndPairs:
         output = model(tensors["ids"], tensors.get("real"), **_types(batch))
         if not (isinstance(output, tuple | list) and len(output) == 2):
             raise TypeError(
-                f"the model returned a {type(output).__name__}, where a pair is wanted: scores of "
+                f"the model returned {a_type(output)}, where a pair is wanted: scores of "
                 f"every token, and scores of the class of the pair"
             )
         sums: Sums = {}
