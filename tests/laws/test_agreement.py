@@ -1,6 +1,11 @@
 """Two models that are meant to be one: what ports get wrong is told, and right ports are not."""
 
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,8 +78,9 @@ class Renamed(nn.Module):
 class Fused(nn.Module):
     """The same with one matrix for queries, keys and values: a function must say how."""
 
-    def __init__(self):
+    def __init__(self, port=""):
         super().__init__()
+        self.port = port
         self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
         self.qkv = nn.ModuleList([nn.Linear(WIDTH, 2 * WIDTH) for _ in "ab"])
         self.out = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in "ab"])
@@ -83,7 +89,7 @@ class Fused(nn.Module):
         x = self.embed(ids)
         for qkv, out in zip(self.qkv, self.out, strict=True):
             q, kv = qkv(x).chunk(2, -1)
-            x = x + out(Attention().mixed(q, kv))
+            x = x + out(Attention(self.port).mixed(q, kv))
         return self.head(x)
 
 
@@ -176,3 +182,41 @@ def test_the_command_compares_two_targets(tmp_path, monkeypatch, capsys):
         assert cli.run([*words, f"{other}:make"]) == code
         [report] = json.loads(capsys.readouterr().out)
         assert [law["verdict"] for law in report["laws"]] == [verdict]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "port", [PORTS[3], *(pytest.param(port, marks=pytest.mark.full) for port in PORTS[:3])]
+)
+def test_a_script_shows_where_two_models_differ_and_none_where_they_agree(port, tmp_path):
+    mine, other = tmp_path / "same.py", tmp_path / "port.py"
+    mine.write_text(SAME)
+    other.write_text(SAME.replace("Model()", f"Model({port!r})"))
+    finding = check(f"{mine}:make", laws=["agreement"], like=f"{other}:make").law("agreement")
+    _shows_the_breach_alone(finding.repro, other, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_maps_weights_by_the_users_function(tmp_path):
+    mine, other = tmp_path / "same.py", tmp_path / "fused.py"
+    mine.write_text(SAME)
+    other.write_text(SAME.replace("Model()", f"Fused({PORTS[2]!r})").replace("Model", "Fused"))
+    pair = (f"{other}:make", fused)
+    finding = check(f"{mine}:make", laws=["agreement"], like=pair).law("agreement")
+    assert "import fused as weights_of" in finding.repro
+    _shows_the_breach_alone(finding.repro, other, tmp_path)
+
+
+def _shows_the_breach_alone(repro, other, folder):
+    """Run a script where another model differs, and again where it agrees."""
+    script = folder / "show.py"
+    script.write_text(repro)
+    assert "querykey" not in repro
+    world = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    ran = [sys.executable, script.name]
+    done = subprocess.run(ran, cwd=folder, env=world, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the answers of two models with the same weights differ" in done.stdout
+    other.write_text(re.sub(r"\('.*'\)", "()", other.read_text()))
+    done = subprocess.run(ran, cwd=folder, env=world, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -77,7 +77,7 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
         == set(OTHERS)
         | {"padding.gradient", "accumulation"}
         | (set(PLANTED) - planted)
-        | WITHOUT_SCRIPT
+        | {"agreement"}  # tests/laws/test_agreement.py runs its scripts, which make two models
         | ON_REQUEST
     )
 
@@ -87,8 +87,6 @@ for file in sorted(file.stem for file in (ROOT / "tests" / "laws" / "planted").g
     for place, case in enumerate(importlib.import_module(f"tests.laws.planted.{file}").CASES):
         if not isinstance(case.lawful(), tuple):
             PLANTED.setdefault(case.laws[0], (file, place))
-# How a cache is cropped is not written down, and what agreement compares are two models.
-WITHOUT_SCRIPT = {"cache.crop", "agreement"}
 ON_REQUEST = {"paths.compile", "paths.export"}  # their scripts are tried with the laws
 FACTORY = """
 import sys
@@ -101,7 +99,7 @@ def make():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", sorted(set(PLANTED) - set(FIRST) - WITHOUT_SCRIPT))
+@pytest.mark.parametrize("law", sorted(set(PLANTED) - set(FIRST)))
 def test_a_planted_fault_has_a_script_that_its_twin_passes(law, tmp_path):
     file, place = PLANTED[law]
     mine = tmp_path / "mine.py"

@@ -12,7 +12,13 @@ from torch import nn
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.subject import Subject
-from querykey.laws.understanding.cache_edits import bookmark, cropped, reordered
+from querykey.laws.understanding.cache_edits import (
+    RECORDING,
+    Bookmark,
+    bookmark,
+    cropped,
+    reordered,
+)
 from querykey.laws.understanding.copies import ModelCopies
 from querykey.laws.understanding.facts import CacheProtocol, ModelFacts
 from querykey.laws.understanding.outputs import Slot, follow
@@ -165,8 +171,16 @@ class Runner:
             cache = reordered(cache, run.beams, self.copies.of(run.setting), batch)
         if not run.drafts:
             return cache
-        if hasattr(cache, "activate_past_recording"):  # as transformers' own generate does
-            cache.activate_past_recording()
+        cache, mark = self.drafted(run, cache, past, recorder)
+        return cropped(cache, mark, run.drafts)
+
+    def drafted(
+        self, run: Run, cache: Any, past: int, recorder: Recorder | None
+    ) -> tuple[Any, Bookmark]:
+        """Return the cache after tokens that are to be dropped again, and how it was before."""
+        batch = self.signature.batch_of(run.inputs)
+        if hasattr(cache, RECORDING):
+            getattr(cache, RECORDING)()
         mark = bookmark(cache, past, self.protocol.start is not None)
         marks = recorder and (len(recorder.begun), len(recorder.done))
         where = torch.ones(batch, self.signature.length_of(run.inputs), dtype=torch.bool)
@@ -176,7 +190,7 @@ class Runner:
             _, cache = self.feed(piece, run.setting, cache, place)
         if recorder and marks:  # what was dropped is no part of the answer
             del recorder.begun[marks[0] :], recorder.done[marks[1] :]
-        return cropped(cache, mark, run.drafts)
+        return cache, mark
 
     @property
     def protocol(self) -> CacheProtocol:

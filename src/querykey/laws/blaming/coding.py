@@ -14,6 +14,14 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import Cells
 from querykey.laws.understanding.outputs import answers, follow
 
+COMPARE = """
+same = (x == y) | (x.isnan() & y.isnan()) if x.shape == y.shape else None
+size = float(x[x.isfinite()].double().pow(2).mean().sqrt()) or 1.0
+difference = math.inf if same is None else float(torch.where(same, 0.0, (x - y).abs()).max()) / size
+print(f"{WORDS}: {difference:.3g} of their size, where rounding stays below {LIMIT}")
+sys.exit(int(not difference <= LIMIT))
+"""
+
 
 def run_code(runner: Runner, writer: CodeWriter, traced: TracedRun, name: str) -> str:
     """Return the code of one run: a model, its mode, and its calls."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from querykey.laws.blaming.tracing import ROWS, TracedCall, UnwritableError, parts_of
+from querykey.laws.blaming.tracing import CROPPED, KEPT, ROWS, TracedCall, UnwritableError, parts_of
 from querykey.laws.private import REORDERING_METHODS
 from querykey.laws.understanding.cache_edits import REORDERS
 from querykey.words import a_type
@@ -49,6 +49,29 @@ TAKEN_ROWS = '''def taken_rows(cache, rows, batch, model):
 
 
 '''
+CUT_BACK = '''def cut_back(part, before, count):
+    """Return a cache without its last `count` tokens, which a copy taken before does not hold."""
+    if isinstance(part, torch.Tensor) and isinstance(before, torch.Tensor):
+        for axis in range(part.dim()):
+            if part.shape[axis] - before.shape[axis] == count:
+                return part.narrow(axis, 0, before.shape[axis]).clone()
+        return part
+    if isinstance(part, int) and isinstance(before, int):
+        return before if part - before == count else part
+    if isinstance(part, dict):
+        return {key: cut_back(value, before.get(key), count) for key, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        values = [cut_back(*pair, count) for pair in zip(part, before)]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
+    if hasattr(part, "__dict__"):
+        other = copy.copy(part)
+        for name, value in vars(part).items():
+            object.__setattr__(other, name, cut_back(value, vars(before).get(name), count))
+        return other
+    return part
+
+
+'''
 
 
 @dataclass
@@ -73,17 +96,23 @@ class CodeWriter:
             arguments += [f"{key}={self.value(v, key)}" for key, v in call.kwargs.items()]
             method = f".{call.method}" if call.method else ""
             if call.method == ROWS:
-                self._define_rows()
+                self._define(TAKEN_ROWS.format(own=REORDERS, methods=REORDERING_METHODS))
                 code.append(f"{indent}{name} = taken_rows({', '.join(arguments)}, model)")
-                self.objects.append((name, call.result))
-                continue
-            code.append(f"{indent}{name} = model{method}({', '.join(arguments)})")
+            elif call.method == KEPT:
+                code.append(f"{indent}{name} = copy.deepcopy({arguments[0]})")
+            elif call.method == CROPPED:
+                self._define(CUT_BACK)
+                code.append(f"{indent}{name} = cut_back({', '.join(arguments)})")
+            elif call.on is not None:
+                own = self.value(call.on)
+                code.append(f"{indent}{name} = {own}{method}({', '.join(arguments)}) or {own}")
+            else:
+                code.append(f"{indent}{name} = model{method}({', '.join(arguments)})")
             self.objects.append((name, call.result))
         return "\n".join(code), prefix
 
-    def _define_rows(self) -> None:
-        """Define what takes the rows of a cache in another order, once."""
-        text = TAKEN_ROWS.format(own=REORDERS, methods=REORDERING_METHODS)
+    def _define(self, text: str) -> None:
+        """Define a function that the code calls, once."""
         if text not in self.lines:
             self.lines.insert(0, text)
 

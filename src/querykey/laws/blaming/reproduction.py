@@ -10,6 +10,7 @@ from torch import nn
 
 from querykey.laws.blaming.script import Preparation, shows, whole_script
 from querykey.laws.blaming.templates import bodies
+from querykey.laws.catalogue.agreement import AGREEMENT
 from querykey.laws.catalogue.reload import made_anew
 from querykey.laws.finding import Finding
 from querykey.laws.runner import Runner
@@ -29,7 +30,7 @@ def reproduction(runner: Runner, finding: Finding, outcome: Outcome) -> str | No
         except Exception:  # what cannot be traced or written down
             return None
         for preparation in _preparations(runner, outcome):
-            text = whole_script(title, runner.subject, preparation, body)
+            text = whole_script(title, runner.subject, preparation, body, finding.law == AGREEMENT)
             if shows(runner.subject, _makes(runner, finding), text):
                 return text
 

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from querykey.laws.subject import Subject
+from querykey.laws.understanding.float64 import duplicate
 from querykey.targets import PRESETS, quiet
 
 CASTS = ("half", "float", "bfloat16")  # of tensors, inherited from C
@@ -91,6 +92,33 @@ class Preparation:
         return text + "\n" + RANDOMISE.format(seed=self.seed) * self.random + "\n" + build
 
 
+BUILD_OTHER = '''
+
+def build_other():
+    """Return the other model, the same in every call."""
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed({seed})
+    model = make_other()
+    torch.set_default_dtype(DTYPE)
+    return model.eval().to(DTYPE)
+'''
+
+
+def making_other(subject: Subject) -> str:
+    """Return the code of `make_other`, which makes the model that is to be the same."""
+    assert subject.like is not None
+    other, mapping = subject.like
+    text = making(other).replace("def make()", "def make_other()").replace("SPEC", "OTHER")
+    if mapping is None:
+        return text
+    module, name = getattr(mapping, "__module__", ""), getattr(mapping, "__qualname__", "")
+    if not name.isidentifier() or module in ("", "__main__"):
+        return f'{text}\n\ndef weights_of(state):\n    raise SystemExit("map the names here")\n'
+    folder = _folder_of(module)
+    path = f"sys.path.insert(0, {folder!r})\n" if folder else ""
+    return f"{text}\n\n{path}from {module} import {name} as weights_of  # noqa: E402\n"
+
+
 def making(subject: Subject) -> str:
     """Return the code of `make`, which makes the target; a model without one is left to fill in."""
     name, function = subject.name, subject.forward is not subject.model
@@ -137,15 +165,21 @@ def _folder_of(module: str) -> str:
     return str(place.parent if Path(file).name == "__init__.py" else place)
 
 
-def whole_script(title: str, subject: Subject, preparation: Preparation, body: str) -> str:
-    """Return a script that runs by itself."""
+def whole_script(
+    title: str, subject: Subject, preparation: Preparation, body: str, two: bool = False
+) -> str:
+    """Return a script that runs by itself; `two`: it makes the model that is to be the same too."""
     words = f"{title}\n\nIt prints what it compares; the exit code is 1 where the law is broken."
     head = "\n".join(textwrap.fill(part, 98) for part in words.replace('"""', "'''").split("\n"))
     head = head.replace("\\", "/")
     imports = "import copy\nimport importlib.util\nimport math\nimport random\nimport sys\n\n"
     imports += "import numpy\nimport torch\nfrom torch import nn\n\n"
     code = preparation.code(subject.forward is not subject.model)
-    return f'"""{head}\n"""\n\n{imports}{making(subject)}\n\n{code}\n\n{body}'
+    made = making(subject)
+    if two:
+        made += f"\n\n{making_other(subject)}"
+        code += BUILD_OTHER.format(seed=preparation.seed)
+    return f'"""{head}\n"""\n\n{imports}{made}\n\n{code}\n\n{body}'
 
 
 def shows(subject: Subject, copied: Callable[[], nn.Module], text: str) -> bool:
@@ -160,7 +194,10 @@ def shows(subject: Subject, copied: Callable[[], nn.Module], text: str) -> bool:
     imports = "\n".join(
         line for line in text[before:after].split("\n") if line.startswith(("import ", "from "))
     )
-    world = {"__name__": "__main__", "make": make}
+    world: dict[str, Any] = {"__name__": "__main__", "make": make}
+    if subject.like is not None:
+        other, mapping = subject.like
+        world |= {"make_other": lambda: duplicate(other.model, wide=False), "weights_of": mapping}
     try:
         with _unchanged(), quiet(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             exec(compile(f"{imports}\n{text[after:]}", "reproduction", "exec"), world)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from querykey.laws.blaming.coding import answer_code, place_code, quoted, run_code
+from querykey.laws.blaming.agreement_template import of_agreement
+from querykey.laws.blaming.coding import COMPARE, answer_code, place_code, quoted, run_code
 from querykey.laws.blaming.gradient_templates import (
     Bodies,
     of_accumulation,
@@ -33,14 +34,6 @@ from querykey.laws.finding import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome
-
-COMPARE = """
-same = (x == y) | (x.isnan() & y.isnan()) if x.shape == y.shape else None
-size = float(x[x.isfinite()].double().pow(2).mean().sqrt()) or 1.0
-difference = math.inf if same is None else float(torch.where(same, 0.0, (x - y).abs()).max()) / size
-print(f"{WORDS}: {difference:.3g} of their size, where rounding stays below {LIMIT}")
-sys.exit(int(not difference <= LIMIT))
-"""
 
 
 def of_trial(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
@@ -242,6 +235,7 @@ TEMPLATES: dict[str, Callable[[Runner, Outcome, Finding], Bodies]] = {
     "tying": of_tying,
     "dtype.agree": of_precision,
     "cache.generate": of_generation,
+    "agreement": of_agreement,
     "vocabulary": of_vocabulary,
     "loss.shift": of_shift,
     "loss.padding": of_hidden_labels,

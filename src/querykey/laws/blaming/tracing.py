@@ -14,8 +14,11 @@ from torch import nn
 
 from querykey.laws.run import Run
 from querykey.laws.runner import Runner
+from querykey.laws.understanding.cache_edits import RECORDING, own_crop
 
-ROWS = "@rows"  # no method: the rows of a cache are taken in another order
+# No methods of a model: the rows of a cache are taken in another order, a cache is kept as it is,
+# and its last tokens are dropped.
+ROWS, KEPT, CROPPED = "@rows", "@kept", "@cropped"
 MODEL = ""  # the method of a call of the model itself, or of the function that a Subject holds
 
 
@@ -31,6 +34,7 @@ class TracedCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
+    on: Any = None  # whose method it is, where it is not the model's
 
 
 @dataclass
@@ -117,20 +121,52 @@ def trace_run(runner: Runner, run: Run) -> TracedRun:
             return take(output, *rest)
 
         watched.take = noted  # type: ignore[method-assign]
-        if run.drafts:
-            raise UnwritableError("how a cache is cropped is not written down")
-        edit = watched.edited
-
-        def reordered(run: Run, cache: Any, past: int, recorder: Any) -> Any:
-            new = edit(run, cache, past, recorder)
-            if run.beams:
-                batch = runner.signature.batch_of(run.inputs)
-                trace.calls.append(TracedCall(ROWS, (cache, list(run.beams), batch), {}, new))
-            return new
-
-        watched.edited = reordered  # type: ignore[method-assign]
+        watched.edited = _noting_edits(runner, trace, watched)  # type: ignore[method-assign]
         answer = watched.answer(run)
     return TracedRun(run, trace.calls, taken, answer)
+
+
+def _noting_edits(runner: Runner, trace: CallTrace, watched: Runner) -> Callable[..., Any]:
+    """Return `edited` of a runner, which also records what is done to a cache between calls."""
+    edit, draft = watched.edited, watched.drafted
+    drafted: list[Any] = []  # the cache behind the tokens that are dropped
+
+    def noted(*args: Any) -> Any:
+        cache, mark = draft(*args)
+        drafted[:] = [cache]
+        return cache, mark
+
+    def edited(run: Run, cache: Any, past: int, recorder: Any) -> Any:
+        place = len(trace.calls)
+        new = edit(run, cache, past, recorder)
+        if run.beams:
+            batch = runner.signature.batch_of(run.inputs)
+            trace.calls.append(TracedCall(ROWS, (cache, list(run.beams), batch), {}, new))
+        if run.drafts:
+            [longer] = drafted
+            before, after = _crop_calls(cache, longer, new, past, run.drafts)
+            trace.calls[place:] = [*before, *trace.calls[place:], *after]
+        return new
+
+    watched.drafted = noted  # type: ignore[method-assign]
+    return edited
+
+
+def _crop_calls(
+    cache: Any, longer: Any, new: Any, past: int, count: int
+) -> tuple[list[TracedCall], list[TracedCall]]:
+    """Return the calls before and behind the tokens that are dropped from a cache again."""
+    own = own_crop(longer, past, count)
+    if own:
+        method, amount = own
+        records = hasattr(cache, RECORDING)
+        before = [TracedCall(RECORDING, (), {}, None, on=cache)] if records else []
+        return before, [TracedCall(method, (amount,), {}, new, on=longer)]
+    if new is longer or new is cache or isinstance(new, bool | int | str):
+        return [], []  # the next call says by itself how many tokens there are
+    kept = object()  # stands for a copy of the cache before
+    before = TracedCall(KEPT, (cache,), {}, kept)
+    return [before], [TracedCall(CROPPED, (longer, kept, count), {}, new)]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from querykey.laws.understanding.float64 import duplicate
 from querykey.laws.understanding.understand import understand
 from querykey.words import last_line
 
-Weights = dict[str, torch.Tensor]
+AGREEMENT = "agreement"
 
 
 def has_a_counterpart(runner: Runner) -> str:
@@ -33,29 +33,34 @@ def has_a_counterpart(runner: Runner) -> str:
 
 @dataclass(frozen=True)
 class Paired:
-    """The weights of one model under the names of another, and whether only order paired some."""
+    """The names of one model's weights by those of another, and whether only order paired some."""
 
-    weights: Weights
+    names: dict[str, str]
     by_order: bool = False
 
 
 def paired(source: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> Paired:
-    """Return the weights that another model wants, by name and shape; RefusalError where not all.
+    """Return which weight is the one that another model wants, by name and shape.
 
     First come equal names, then names that end alike, then shapes that only one weight has, and at
     last weights of one shape in their order.
     """
     left = dict(source)
-    pairs: Weights = {}
+    pairs: dict[str, str] = {}
+
+    def pair(name: str, its: str) -> None:
+        pairs[name] = its
+        del left[its]
+
     for name, tensor in wanted.items():
         if name in left and left[name].shape == tensor.shape:
-            pairs[name] = left.pop(name)
+            pair(name, name)
     for name in [n for n in wanted if n not in pairs]:
         alike = {n: _alike(n, name) for n, t in left.items() if t.shape == wanted[name].shape}
         most = max(alike.values(), default=0)
         best = [n for n, size in alike.items() if size == most]
         if most and len(best) == 1:
-            pairs[name] = left.pop(best[0])
+            pair(name, best[0])
     by_order = False
     by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name in [n for n in wanted if n not in pairs]:
@@ -64,7 +69,8 @@ def paired(source: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor
         rest = [n for n, t in left.items() if tuple(t.shape) == shape]
         if len(rest) == len(names):
             by_order |= len(names) > 1
-            pairs |= {name: left.pop(n) for name, n in zip(names, rest, strict=True)}
+            for name, its in zip(names, rest, strict=True):
+                pair(name, its)
     return Paired(pairs, by_order)
 
 
@@ -87,8 +93,8 @@ def agreement(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     copied = duplicate(theirs.copies.of(setting), wide=False)
     by_order = _load(model, copied, mapping)
     other = theirs.using(copied, setting)
-    for run, keep, what in _cases(runner, setting):
-        inputs = _for_other(runner, theirs, run.inputs)
+    for run, keep, what in cases(runner, setting):
+        inputs = inputs_of_other(runner, theirs, run.inputs)
         if inputs is None:
             continue
         recorders = Recorder(), Recorder()
@@ -122,7 +128,9 @@ def _load(model: nn.Module, other: nn.Module, mapping: Any) -> bool:
         weights, by_order = dict(mapping(model.state_dict())), False
     else:
         pairs = paired(model.state_dict(), wanted)
-        weights, by_order = pairs.weights, pairs.by_order
+        state = model.state_dict()
+        weights = {name: state[its] for name, its in pairs.names.items()}
+        by_order = pairs.by_order
     missing = [n for n, _ in trained(other) if n not in weights]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -137,7 +145,7 @@ def _load(model: nn.Module, other: nn.Module, mapping: Any) -> bool:
     return by_order
 
 
-def _cases(runner: Runner, setting: Setting) -> Iterator[tuple[Run, Cells | None, str]]:
+def cases(runner: Runner, setting: Setting) -> Iterator[tuple[Run, Cells | None, str]]:
     """Yield plain rows, longer ones, and rows with padding: runs and what must agree."""
     yield Run(runner.inputs(setting), setting), None, ""
     axis, spans = runner.signature.axis, runner.facts.spans
@@ -156,7 +164,7 @@ def _cases(runner: Runner, setting: Setting) -> Iterator[tuple[Run, Cells | None
             yield Run(padded, setting), keep, f", with {'left' if left else 'right'} padding"
 
 
-def _for_other(runner: Runner, theirs: Runner, inputs: Inputs) -> Inputs | None:
+def inputs_of_other(runner: Runner, theirs: Runner, inputs: Inputs) -> Inputs | None:
     """Return the same inputs by the names of the other model; None where it takes no such mask."""
     ours, their_inputs = runner.signature, {}
     for mine, its in zip(ours.inputs, theirs.signature.inputs, strict=False):
@@ -183,7 +191,7 @@ def both_weights(runner: Runner) -> Iterator[Setting]:
 
 LAWS = (
     Law(
-        "agreement",
+        AGREEMENT,
         says="A model answers as another one does that is meant to be the same.",
         why="Otherwise a port has another order of heads, sign of a bias or scale.",
         how="With check(model, like=other) the other gets the same weights, by name and shape or "

@@ -18,6 +18,7 @@ from querykey.laws.understanding.outputs import Path
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 REORDERS = ("reorder_cache", "batch_select_indices", "select_rows", "reorder", "select")
 CROPS = ("crop", "truncate", "rollback", "trim", "drop_last")
+RECORDING = "activate_past_recording"  # transformers' own generate calls it before it drafts
 COUNTS = re.compile(r"remove|drop|num|count|^n$|^k$|tokens|steps|by")  # what a crop leaves out
 DEEPEST = 8
 
@@ -97,11 +98,11 @@ def _is_value(cache: Any) -> bool:
 def cropped(cache: Any, mark: Bookmark, count: int) -> Any:
     """Return a cache without its last `count` tokens, those that were fed after the bookmark."""
     before, past, told = mark.leaves, mark.past, mark.told
-    for name in CROPS:
-        method = getattr(cache, name, None)
-        if callable(method):
-            result = method(_amount(method, past, count))
-            return cache if result is None else result
+    own = own_crop(cache, past, count)
+    if own:
+        name, amount = own
+        result = getattr(cache, name)(amount)
+        return cache if result is None else result
     if _is_value(cache):
         return mark.cache
     if cache is None or isinstance(cache, str | bool):
@@ -138,6 +139,15 @@ def cropped(cache: Any, mark: Bookmark, count: int) -> Any:
     if not shrunk and not told:
         raise UneditableError("no axis of tokens was found in its cache")
     return result
+
+
+def own_crop(cache: Any, past: int, count: int) -> tuple[str, int] | None:
+    """Return the method of a cache that drops its last tokens, and what it is passed, if any."""
+    for name in CROPS:
+        method = getattr(cache, name, None)
+        if callable(method):
+            return name, _amount(method, past, count)
+    return None
 
 
 def _census(cache: Any) -> dict[Path, Any]:
