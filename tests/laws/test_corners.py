@@ -66,36 +66,6 @@ def test_the_rows_of_a_cache_that_is_one_tensor_are_reordered():
     assert check(Repeating(), laws=["cache.reorder"]).law("cache.reorder").verdict == "holds"
 
 
-class OfOneLength(nn.Module):
-    """Scores words from positions that are added whole, so that 17 tokens are taken and no more."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
-        self.positions = nn.Parameter(torch.randn(17, WIDTH))
-
-    def forward(self, ids):
-        x = self.embed(ids) + self.positions
-        return self.head(x + x.mean(1, keepdim=True))  # every token sees every other one
-
-
-@pytest.mark.parametrize("kind", [None, "decoder"])
-def test_a_model_of_one_length_is_not_passed_over_in_silence(kind):
-    report = check(OfOneLength(), kind=kind, laws=["causality", "batch.alone"])
-    assert report.law("batch.alone").verdict == "holds"
-    finding = report.law("causality.perturb")
-    assert finding.verdict == "advice"
-    assert "17 tokens in every call" in finding.note
-    # What three laws say alike is printed once.
-    assert str(report).count("tokens in every call") == 1
-
-
-def test_a_classifier_of_one_length_is_left_alone():
-    model = nn.Sequential(OfOneLength(), nn.Flatten(), nn.Linear(17 * WORDS, 5))
-    report = check(model, example=torch.zeros(2, 17, dtype=torch.long), laws=["causality"])
-    assert {finding.verdict for finding in report.laws} == {"not-applicable"}
-
-
 @pytest.mark.parametrize("seed", [55, 142])
 def test_a_unit_that_turns_by_rounding_is_no_breach(seed):
     """Of these weights, one unit's input is nearly 0 for one draw, and its gradient jumps."""

@@ -142,3 +142,42 @@ def test_a_mask_that_must_be_given_is_read_as_it_is_meant(body, mask):
     example = None if mask is None else {"ids": IDS, "mask": mask}
     assert padding(kind(faulty=True), example).law("padding.right").verdict == "violated"
     assert padding(kind(), example).law("padding.right").verdict == "holds"
+
+
+@pytest.mark.parametrize("body", [REAL, PADDED, HIDES.format("(told == 0)[:, None, None]")])
+def test_a_mask_of_any_name_that_must_be_given_is_found(body):
+    kind = taking("chosen", body, default="")
+    report = padding(kind(faulty=True))
+    assert report.about["padding mask"] == "chosen"
+    assert report.law("padding.right").verdict == "violated"
+    assert padding(kind()).law("padding.right").verdict == "holds"
+
+
+THROWN_AWAY = """
+    scores = torch.zeros(len(ids), 2, ids.size(1), ids.size(1))
+    if told is not None:
+        {}
+    return self.tagged(self.embed(ids))
+"""
+LOSE = {
+    "fills a copy": "scores.masked_fill(told[:, None, None] == 0, -1e9)",
+    "fills and does not use": "scores[(told == 0)[:, None, None].expand_as(scores)] = -1e9",
+    "adds to nothing": "scores = scores + (1.0 - told[:, None, None].double()) * -1e9",
+}
+
+
+@pytest.mark.parametrize("way", LOSE)
+@pytest.mark.parametrize("default", ["=None", ""])
+def test_a_mask_of_any_name_that_is_thrown_away_is_told(way, default):
+    finding = padding(taking("chosen", THROWN_AWAY.format(LOSE[way]), default)()).law(
+        "padding.right"
+    )
+    assert finding.verdict == "advice"
+    assert finding.note.startswith("nothing that was passed for `chosen` changes an answer")
+
+
+def test_ids_of_segments_beside_the_tokens_are_no_mask():
+    body = "\n    return self.tagged(self.embed(ids) + self.kinds(told.clamp(max=2)))\n"
+    report = padding(taking("half", body, default="")())
+    assert report.about["padding mask"] == "none"
+    assert {finding.verdict for finding in report.laws} == {"not-applicable"}

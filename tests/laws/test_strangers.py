@@ -19,7 +19,6 @@ WRONG = {
     "einops_research:mask-hides-what-is-real",  # an argument `mask` may mean either
     "old_pytorch:left-pads-counted",
     "recurrent_linear:linear-state-in-bfloat16",  # copies compute in float64 throughout
-    "torch_builtin:two-masks-leave-nothing",  # told as advice: torch pads on the right
 }
 EVERY = 9  # one case in so many is tried in every run of the suite
 

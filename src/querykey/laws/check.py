@@ -245,9 +245,10 @@ def _repeats(runner: Runner) -> bool:
 
 def about(runner: Runner) -> dict[str, str]:
     """Return what was found out about a model, in words."""
-    facts = runner.facts
+    facts, length = runner.facts, runner.signature.only
+    only = f", {length} tokens in every call" if length else ""
     words = {
-        "input": f"{facts.signature.main.name} {facts.signature.main}",
+        "input": f"{facts.signature.main.name} {facts.signature.main}{only}",
         "causal": f"{'yes' if facts.causal else 'no'}: {facts.intent.why}",
         "padding mask": ", ".join(mask.name for mask in facts.masks) or "none",
         "cache": str(facts.cache) if facts.cache else "none found",

@@ -71,7 +71,7 @@ def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
 def _tally(runner: Runner, law: Law, weights: str) -> _Tally:
     """Try the law in every setting; only what the first one raises ends it."""
     tally = _Tally()
-    for index, setting in enumerate(law.sweep(runner)):
+    for index, setting in enumerate(_settings(runner, law)):
         if weights == "random" and setting.weights == "own":
             continue
         if weights == "own":
@@ -87,6 +87,16 @@ def _tally(runner: Runner, law: Law, weights: str) -> _Tally:
                 raise
             tally.failures.append(f"with {setting}: {last_line(error)[:120]}")
     return tally
+
+
+def _settings(runner: Runner, law: Law) -> Iterator[Setting]:
+    """Yield the settings that a law asks for; at its one length where a model takes no other."""
+    only, seen = runner.signature.only, set()
+    for setting in law.sweep(runner):
+        fitted = replace(setting, length=only) if only else setting
+        if not only or fitted not in seen:
+            seen.add(fitted)
+            yield fitted
 
 
 def _outcomes(runner: Runner, law: Law, setting: Setting, failures: list[str]) -> Iterator[Outcome]:

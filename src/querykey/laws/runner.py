@@ -58,11 +58,16 @@ class Runner:
         copies = replace(self.copies, models=models, snapshots={})
         return replace(self, copies=copies, answers={})
 
+    def length(self, setting: Setting = PLAIN) -> int:
+        """Return how many tokens a row has in a setting: the setting's, or all that are taken."""
+        return self.signature.only or setting.length
+
     def inputs(self, setting: Setting = PLAIN, seed: int = 0) -> Inputs:
         """Return inputs of the setting's size; they are the same for the same seed."""
-        key = setting.batch, setting.length, seed
+        length = self.length(setting)
+        key = setting.batch, length, seed
         if key not in self.drawn:
-            lengths = {self.signature.axis: setting.length} if self.signature.axis else {}
+            lengths = {self.signature.axis: length} if self.signature.axis else {}
             self.drawn[key] = self.signature.draw(
                 setting.batch, lengths, seed + self.copies.recipe.seed, self.copies.dtype
             )

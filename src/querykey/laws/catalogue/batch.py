@@ -24,7 +24,7 @@ def whole_rows(runner: Runner, setting: Setting, indices: Iterable[int]) -> Cell
     """Return everything that is answered for these rows."""
     if not runner.signature.sequential:
         return rows(list(indices))
-    return every_cell(indices, range(setting.length))
+    return every_cell(indices, range(runner.length(setting)))
 
 
 def alone(runner: Runner, setting: Setting) -> Iterator[Trial]:

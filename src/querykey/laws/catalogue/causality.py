@@ -24,6 +24,14 @@ def is_causal(runner: Runner) -> str:
     return ""
 
 
+def can_be_cut(runner: Runner) -> str:
+    """Return why the law does not apply: not causal, or no shorter sequence is taken."""
+    only = runner.signature.only
+    return is_causal(runner) or (
+        f"it takes {only} tokens and no other number, so none can be cut off" if only else ""
+    )
+
+
 def cuts(setting: Setting) -> list[int]:
     """Return where the future of each row begins: in its middle, at its last, after its first."""
     places = [setting.length // 2, setting.length - 1, 1]
@@ -35,7 +43,9 @@ def perturb(runner: Runner, setting: Setting) -> Iterator[Trial]:
     inputs, other = runner.inputs(setting), runner.inputs(setting, seed=1)
     starts, length = cuts(setting), setting.length
     keep = cells([(r, i) for r, p in enumerate(starts) for i in range(p)])
-    for only_next in (False, True) if setting == PLAIN else (False,):
+    for only_next in (
+        (False, True) if setting == replace(PLAIN, length=runner.length()) else (False,)
+    ):
         where = torch.zeros(setting.batch, length, dtype=torch.bool)
         for row, start in enumerate(starts):
             where[row, start : start + 1 if only_next else length] = True
@@ -133,7 +143,7 @@ LAWS = (
         why="Otherwise the future leaks in through the sequence's length (transformers 48748).",
         how="The sequence is cut after some tokens; the answers that remain may not move.",
         trials=in_every_output(prefix),
-        applies=is_causal,
+        applies=can_be_cut,
         sweep=sweeps.shapes,
     ),
 )

@@ -63,7 +63,7 @@ def _runs(runner: Runner, method: str) -> bool:
 
 def _other_sizes(runner: Runner, setting: Setting) -> tuple[tuple[int, int], ...]:
     """Return sizes other than the setting's that the model takes: more tokens, then fewer rows."""
-    sizes = [(2, 2 * setting.length + 3), (1, 5)] if runner.signature.axis else [(1, 13)]
+    sizes = [(2, 2 * setting.length + 3), (1, 5)] if runner.signature.varies else [(1, 13)]
     calls = [replace(setting, batch=batch, length=length) for batch, length in sizes]
     taken = [runner.attempt(runner.inputs(call), call) is not None for call in calls]
     return tuple(size for size, fits in zip(sizes, taken, strict=True) if fits)

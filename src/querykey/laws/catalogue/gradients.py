@@ -95,7 +95,7 @@ def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) 
     strided convolutions two steps are many samples.
     """
     dead = [name for name in names if name in reached.used and name not in reached.parameters]
-    for length in LONGER if runner.signature.axis else ():
+    for length in LONGER if runner.signature.varies else ():
         if not dead:
             break
         try:

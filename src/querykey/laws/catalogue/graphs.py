@@ -33,7 +33,7 @@ def _bare(
     runner: Runner, setting: Setting, model: nn.Module, other: Callable[..., Any], what: str
 ) -> Iterator[Outcome]:
     """Yield how far another callable's answers and gradients are from the model's own."""
-    lengths = (setting.length, setting.length + 4) if runner.signature.axis else (setting.length,)
+    lengths = (setting.length, setting.length + 4) if runner.signature.varies else (setting.length,)
     function = runner.subject.on(model)
     for length in lengths:
         inputs = runner.copies.on_device(runner.inputs(Setting(length=length)))

@@ -133,6 +133,8 @@ def _amount(
 ) -> Iterator[Trial]:
     """Run every padded row alone and without its padding; positions are passed where `counted`."""
     signature, inputs = runner.signature, runner.inputs(setting)
+    if signature.only and axis == signature.axis:
+        return  # no row can be run without its padding
     real = real_tokens(runner, inputs, axis, left)
     padded = {
         **pad_with_its_token(runner, inputs, real, axis),
@@ -152,10 +154,18 @@ def _amount(
             None,
             f"the row was given without its {side}",
             _inside(runner, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
-            # By torch's convention rows are padded on the right, and positions count from there.
-            advice=left
-            and not (counted and any(m.names_real for m in runner.facts.masks_over(axis))),
+            advice=left and not (counted and means_left_padding(runner, axis)),
         )
+
+
+def means_left_padding(runner: Runner, axis: str) -> bool:
+    """Return whether a model is meant to be padded on the left as well.
+
+    By torch's convention, where a 1 marks padding, rows are padded on the right, and positions
+    count from there; but who counts the real tokens of a mask does it for padding on the left.
+    """
+    named = any(mask.names_real for mask in runner.facts.masks_over(axis))
+    return named or runner.facts.arguments.padding.counted
 
 
 def _same_answers(

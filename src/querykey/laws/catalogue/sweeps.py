@@ -64,7 +64,7 @@ def other_implementations(runner: Runner) -> Iterator[Setting]:
 def lengths(runner: Runner) -> Iterator[Setting]:
     """Try a length just above the largest window or chunk of the model, so that it acts."""
     spans = [span for span in runner.facts.spans if 8 < span + 5 <= LONGEST and span + 5 > 13]
-    if spans and runner.signature.axis:
+    if spans and runner.signature.varies:
         yield Setting(length=max(spans) + 5)
 
 
@@ -72,7 +72,7 @@ def long(runner: Runner) -> Iterator[Setting]:
     """Try far more tokens, because a leak may begin at any length."""
     if runner.copies.device.type != "cpu":
         return  # on a GPU an embedding without such a row ends the process, and does not raise
-    for setting in (Setting(batch=2, length=n) for n in LONG if runner.signature.axis):
+    for setting in (Setting(batch=2, length=n) for n in LONG if runner.signature.varies):
         if runner.attempt(runner.inputs(setting), setting) is not None:
             yield setting
             return

@@ -14,6 +14,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.copies import backends_of
 from querykey.laws.understanding.facts import OptionalArguments, PaddingSigns, PositionArgument
+from querykey.laws.understanding.mask_evidence import counts_real_tokens
 from querykey.laws.understanding.masks import find_idle, find_masks
 from querykey.laws.understanding.padding_ids import find_padding_ids
 
@@ -34,7 +35,11 @@ def find_arguments(runner: Runner) -> OptionalArguments:
         _embeds(runner),
         tuple(name for name in runner.copies.parameters if FLAGS.match(name)),
         _implementations(runner),
-        PaddingSigns(tuple(find_padding_ids(runner, masks)), tuple(find_idle(runner, masks))),
+        PaddingSigns(
+            tuple(find_padding_ids(runner, masks)),
+            tuple(find_idle(runner, masks)),
+            counts_real_tokens(runner, masks),
+        ),
     )
 
 

@@ -48,7 +48,7 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
     if step:
         return CacheProtocol(None, (), step=step)
     inputs = runner.inputs()
-    early = torch.zeros(PLAIN.batch, PLAIN.length, dtype=torch.bool)
+    early = torch.zeros(PLAIN.batch, runner.length(), dtype=torch.bool)
     early[:, :8] = True
     other = runner.signature.with_other(inputs, runner.inputs(seed=1), early)
     working, recurs = None, _recurs(runner.copies.model)

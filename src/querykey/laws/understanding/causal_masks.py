@@ -19,6 +19,7 @@ from querykey.laws.understanding.reachable import walk
 
 LOW = -1e3  # a score below hides a key
 NORMALISERS = {"softmax", "exp", "logsumexp", "sigmoid"}
+QUESTIONS = {"__get__", "is_inference"}  # about a tensor, by which nothing is made of it
 IS_CAUSAL = {"scaled_dot_product_attention": 5, "multi_head_attention_forward": 25}  # its place
 
 
@@ -53,7 +54,7 @@ class MaskWatch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         result = func(*args, **kwargs)
-        if name == "__get__":
+        if name in QUESTIONS:
             return result
         place = IS_CAUSAL.get(name)
         if place and (kwargs.get("is_causal") or (len(args) > place and args[place] is True)):

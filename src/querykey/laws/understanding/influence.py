@@ -99,7 +99,7 @@ def _convolves(module: nn.Module) -> bool:
 def _alone(runner: Runner, call: ModuleCall, setting: Setting) -> str:
     """Call one module again with its middle token changed; return causal, open, or nothing."""
     args, kwargs = call.arguments
-    batch, length = setting.batch, setting.length
+    batch, length = setting.batch, runner.length(setting)
     values = (*args, *kwargs.values())
     value = next((v for v in values if _is_sequence(v, batch, length)), None)
     if value is None:

@@ -253,6 +253,12 @@ def _candidates(
 def _slots(copies: ModelCopies, signature: CallSignature, axis: str) -> list[tuple[int, Slot]]:
     """Return the outputs whose axes follow the batch and this length, with their ranks."""
     sizes = [(2, 7), (3, 7), (2, 12)]
+    if not axis:
+        fixed = next((a for a in signature.main.axes[1:] if isinstance(a, int)), 7)
+        own = (
+            fixed if signature.main.kind == "tokens" and fixed > 1 else 7
+        )  # one answer for each may come
+        sizes = [(2, own), (3, own), (2, own)]
     shapes = []
     for batch, length in sizes:
         lengths = {axis: length} if axis else {}
@@ -262,5 +268,5 @@ def _slots(copies: ModelCopies, signature: CallSignature, axis: str) -> list[tup
             output = copies.call(inputs, PLAIN)
         shapes.append({path: tuple(t.shape) for path, t in answers(output)})
     if not axis:
-        shapes, sizes = [*shapes[:2], shapes[0]], [(2, 7), (3, 7), (2, 7)]
+        shapes[2] = shapes[0]
     return [(list(shapes[0]).index(slot.path), slot) for slot in locate(shapes, sizes)]

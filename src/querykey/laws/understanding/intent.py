@@ -25,16 +25,11 @@ from querykey.laws.understanding.interface import (
     sign_of_decoding,
     sign_of_names,
 )
-from querykey.laws.understanding.outputs import Slot, answers
+from querykey.laws.understanding.outputs import Slot
 
 SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
 DOUBT = "{}; if it is meant to be causal, say kind=decoder"
 SCORES = "it scores the whole vocabulary at every position"
-ONE_LENGTH = (
-    "it was given {0} tokens in every call, so whether an answer depends on later tokens was not "
-    "tried; give that length a name, as in --input ids=tokens(batch,seq), or let forward take "
-    "fewer than {0} tokens"
-)
 FRAMES = 128  # positions in which a look-ahead of frames must be seen to end
 TURNS = {"flip", "flipud", "fliplr"}  # by which a sequence is read from its end
 
@@ -49,12 +44,9 @@ def _intent(runner: Runner) -> Intent:
     """Ask the owner, then the library's class, then what the model does, its parts and its code."""
     causal = runner.subject.causal
     if causal is not None:
-        return Intent(causal, "as told", _doubt_at_one_length(runner))
+        return Intent(causal, "as told")
     if not runner.signature.axis or runner.signature.main.kind == "image":
-        doubt = _doubt_at_one_length(runner)
-        return Intent(
-            False, "its length was not varied" if doubt else "it takes no sequence", doubt
-        )
+        return Intent(False, "it takes no sequence")
     by_class = _intent_of_class(runner.copies.model)
     if by_class is not None:
         return by_class
@@ -69,18 +61,6 @@ def _intent(runner: Runner) -> Intent:
             return Intent(False, "no position looks at another")
         return Intent(True, "no position looks ahead")
     return _intent_despite_a_leak(runner, back, ahead)
-
-
-def _doubt_at_one_length(runner: Runner) -> str:
-    """Return a doubt where ids of one length alone are taken, and answered at every position."""
-    main = runner.signature.main
-    lengths = [axis for axis in main.axes if isinstance(axis, int)]
-    if main.kind != "tokens" or runner.signature.axis or not lengths:
-        return ""
-    output = runner.call(runner.complete(Run(runner.inputs())))
-    if not any(lengths[0] in tensor.shape[1:-1] for _, tensor in answers(output)):
-        return ""
-    return ONE_LENGTH.format(lengths[0])
 
 
 def _causal_outputs(runner: Runner) -> Iterator[Slot]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -53,6 +55,60 @@ class HiddenKeys(TorchFunctionMode):
         self.hidden.append(not bool(seen[..., ~self.real].any()))
 
 
+class LoweredScores(HiddenKeys):
+    """Counts all tables over keys in which a number far below zero stands at some keys alone.
+
+    They need not be those that attention weighs: scores may be filled and not be used.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        filled = args[0] if getattr(func, "__name__", "") == "__setitem__" else result
+        if isinstance(filled, torch.Tensor) and filled.is_floating_point():
+            self._note(filled.detach() > LOW)
+        return result
+
+
+class RunningCounts(TorchFunctionMode):
+    """Notes whether a running count of real tokens, or of padding, is made inside this context."""
+
+    def __init__(self, real: torch.Tensor):
+        super().__init__()
+        self.tables = (real, ~real)
+        self.seen = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in ("cumsum", "cumsum_") and args:
+            self.seen = self.seen or any(map(self._is_table, (args[0], args[0].mT)))
+        return func(*args, **(kwargs or {}))
+
+    def _is_table(self, value: torch.Tensor) -> bool:
+        value = value.squeeze()
+        if value.shape != self.tables[0].shape:
+            return False
+        return any(torch.equal(value.cpu().double(), table.double()) for table in self.tables)
+
+
+def counts_real_tokens(runner: Runner, masks: Iterable[MaskArgument]) -> bool:
+    """Return whether positions count the real tokens of a mask, wherever these begin.
+
+    Who does that means to take padding before the first token, which torch's own code does not.
+    """
+    signature, inputs = runner.signature, runner.inputs()
+    for mask in masks:
+        if mask.axis != signature.axis or mask.counts:
+            continue
+        real = signature.all_real(inputs, mask.axis)
+        for row in range(len(real)):
+            real[row, : row + 1] = False
+        watch, passed = RunningCounts(real), {**inputs, mask.name: mask.value(real)}
+        with suppress(Exception), watch, torch.no_grad():
+            runner.call(runner.complete(Run(passed, PLAIN)))
+        if watch.seen:
+            return True
+    return False
+
+
 def hides_tokens(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
     """Return whether attention gives hidden tokens no weight, or nothing depends on them at all.
 
@@ -61,11 +117,10 @@ def hides_tokens(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
     """
     real = runner.signature.all_real(inputs, mask.axis)
     length = real.shape[1]
-    early, late = real.clone(), real.clone()
-    early[:, 1:3] = False
-    late[:, -3:] = False
-    if _gives_no_weight(runner, inputs, mask, late if mask.counts else early, real):
+    if _has_tables(HiddenKeys, runner, inputs, mask):
         return True
+    late = real.clone()
+    late[:, -3:] = False
     kept = length - 3
     changed = runner.signature.with_other(inputs, runner.inputs(seed=1), ~late, mask.axis)
     cut = runner.signature.cut(inputs, 0, kept, mask.axis)
@@ -85,13 +140,23 @@ def hides_tokens(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
     return matters and max(deviation(hidden, other)[0], deviation(hidden, without)[0]) < near
 
 
-def _gives_no_weight(
-    runner: Runner, inputs: Inputs, mask: MaskArgument, some: torch.Tensor, real: torch.Tensor
-) -> bool:
-    """Return whether some attention gives hidden keys no weight, and gives them some otherwise."""
-    tables = []
+def lowers_scores(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
+    """Return whether some table of scores, used or not, is filled where tokens are hidden."""
+    return _has_tables(LoweredScores, runner, inputs, mask)
+
+
+def _has_tables(kind: type[HiddenKeys], runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
+    """Return whether hidden tokens are left out of some table which does not leave them out else.
+
+    With `HiddenKeys` the tables are weights of attention.
+    """
+    real = runner.signature.all_real(inputs, mask.axis)
+    some, tables = real.clone(), []
+    some[:, -3:] = False
+    if not mask.counts:
+        some[:, 1:3], some[:, -3:] = False, True
     for told in (some, real):
-        watch = HiddenKeys(some)
+        watch = kind(some)
         try:
             with watch, torch.no_grad():
                 passed: Any = {**inputs, mask.name: mask.value(told)}

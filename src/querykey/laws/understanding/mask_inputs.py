@@ -9,7 +9,7 @@ import torch
 
 from querykey.laws.runner import Runner
 from querykey.laws.understanding.mask_argument import MaskArgument
-from querykey.laws.understanding.mask_evidence import hides_tokens
+from querykey.laws.understanding.mask_evidence import OTHERS, hides_tokens
 from querykey.laws.understanding.signature import CallSignature, MaskInput, length_of
 from querykey.targets import Input
 
@@ -26,9 +26,12 @@ def with_meanings(runner: Runner) -> CallSignature:
     """Return the signature with every required mask read as trying shows that it is meant."""
     signature = runner.signature
     for entry in signature.inputs:
-        if not _is_mask(entry):
+        if may_hide(runner, entry):
+            options = [replace(entry, kind="mask", real=real) for real in (1, True, False)]
+        elif _is_mask(entry):
+            options = [entry, *(replace(entry, real=real) for real in (True, False))]
+        else:
             continue
-        options = [entry, *(replace(entry, real=real) for real in (True, False))]
         for option in options:
             if _hides(runner, signature, entry, option):
                 signature = _replaced(signature, entry, option)
@@ -50,6 +53,16 @@ def mask_of_example(
         return None  # pairs that must be given: nothing but its owner knows which
     told = MaskArgument(name, axis, False, value.dtype, form="keys")
     return MaskInput(name, "mask", ("batch", 1, 1, axis), required=not optional, told=told)
+
+
+def may_hide(runner: Runner, entry: Input) -> bool:
+    """Return whether an input of whole numbers beside the ids may be a mask of any name."""
+    signature = runner.signature
+    beside = entry is not signature.main and any(
+        e is not entry and length_of(e) == length_of(entry) for e in signature.inputs
+    )
+    small = entry.kind == "tokens" and len(entry.axes) == 2 and entry.axes[0] == "batch"
+    return bool(small and length_of(entry) and beside and not OTHERS.fullmatch(entry.name))
 
 
 def _is_mask(entry: Input) -> bool:

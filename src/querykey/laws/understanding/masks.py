@@ -15,7 +15,8 @@ from querykey.laws.run import PLAIN, Inputs
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.mask_argument import REAL, MaskArgument
-from querykey.laws.understanding.mask_evidence import OTHERS, hides_tokens
+from querykey.laws.understanding.mask_evidence import OTHERS, hides_tokens, lowers_scores
+from querykey.laws.understanding.mask_inputs import may_hide
 from querykey.laws.understanding.signature import MaskInput, length_of
 
 MASKS = re.compile(
@@ -104,15 +105,23 @@ def _may_hide(parameter: inspect.Parameter) -> bool:
 
 
 def find_idle(runner: Runner, masks: Iterable[MaskArgument]) -> Iterator[str]:
-    """Yield the arguments that are called masks, and by which nothing that was tried is hidden."""
+    """Yield the arguments by which nothing that was tried is hidden, though they are masks.
+
+    They are called so, or some scores are filled where they hide tokens, and then not used.
+    """
     inputs, known = runner.inputs(), {mask.name for mask in masks}
     plain = runner.attempt(inputs, PLAIN)
     if plain is None or is_pretrained(runner.copies.model):
         return
-    for name, axes in _names_of_masks(runner):
-        if name in known or OTHERS.fullmatch(name) or not SAYS_MASK.fullmatch(name):
+    required = ((e.name, [length_of(e)]) for e in runner.signature.inputs if may_hide(runner, e))
+    for name, axes in (*_names_of_masks(runner), *required):
+        if name in known or OTHERS.fullmatch(name):
             continue
         options = [*_meanings(name, axes, False), *_other_forms(name, axes)]
+        tables = (m for m in options if not m.dtype.is_floating_point)  # which hold low numbers
+        told = SAYS_MASK.fullmatch(name)
+        if not told and not any(lowers_scores(runner, inputs, mask) for mask in tables):
+            continue
         moved = [_moved(runner, inputs, mask, plain) for mask in options]
         if any(far is not None for far in moved) and not any(moved):
             yield name

@@ -51,6 +51,7 @@ def find_padding_ids(runner: Runner, masks: Iterable[MaskArgument]) -> Iterator[
     for entry in runner.signature.inputs:
         if entry.kind != "tokens" or not length_of(entry) or length_of(entry) in axes:
             continue
+        axes.add(length_of(entry))  # what stands beside ids says something else of them
         inputs = runner.inputs()
         watch = ComparedIds(inputs[entry.name])
         try:

@@ -36,11 +36,17 @@ class CallSignature:
     slot: Slot
     more: tuple[Slot, ...] = ()  # other outputs with the same positions
     echo: str | None = None  # an argument that takes the ids again, to be answered everywhere
+    only: int | None = None  # the one number of tokens that the model takes, if it takes one alone
 
     @property
     def axis(self) -> str:
         """Return the name of the length that the answer follows."""
         return length_of(self.main)
+
+    @property
+    def varies(self) -> bool:
+        """Return whether sequences of several lengths are taken."""
+        return bool(self.axis) and self.only is None
 
     @property
     def sequential(self) -> bool:

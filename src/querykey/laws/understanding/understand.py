@@ -20,6 +20,7 @@ from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_s
 from querykey.laws.understanding.intent import find_intent
 from querykey.laws.understanding.loss import find_loss
 from querykey.laws.understanding.mask_inputs import with_meanings
+from querykey.laws.understanding.one_length import with_its_one_length
 from querykey.laws.understanding.signature import CallSignature, length_of
 from querykey.laws.understanding.unbatched import is_one_sample, one_by_one
 from querykey.targets import Input
@@ -45,6 +46,7 @@ def _understood(subject: Subject, seed: int) -> Runner:
     copies, signature = find_signature(subject, seed)
     if is_one_sample(copies, signature):
         copies, signature = find_signature(one_by_one(subject, signature), seed)
+    signature = with_its_one_length(copies, signature)
     if "batch" not in signature.main.axes:
         raise UnsuitedError("its rows are not free: several make one sample")
     facts = ModelFacts(signature, Rounding(copies.recipe.wide))
