@@ -153,10 +153,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     It looks into lists, tuples and mappings; for functions that are called seldom.
     """
 
+    signature = functools.cache(lambda: inspect.signature(function))
+
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            given = inspect.signature(function).bind(*args, **kwargs).arguments
+            given = signature().bind(*args, **kwargs).arguments
         except TypeError:
             return function(*args, **kwargs)  # whose own error says which argument is missing
         _check_types(function.__name__, function, given)
@@ -209,6 +211,8 @@ def _holds(value: Any, kind: type, parts: tuple[Any, ...]) -> bool:
         return False
     if issubclass(kind, Mapping):
         return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in dict(value).items())
+    if parts == (int, Ellipsis) and set(map(type, value)) <= {int}:
+        return True  # at once, because such tuples are long
     if kind is tuple and Ellipsis not in parts:
         return len(value) == len(parts) and all(map(_fits, value, parts))
     return not isinstance(value, Collection) or all(_fits(v, parts[0]) for v in value)

@@ -57,6 +57,24 @@ def test_a_fault_at_one_place_is_told(fault):
     assert (finding.verdict, finding.module) == ("violated", "(model)"), finding
 
 
+class Started(Decoder):
+    """Puts the mark of a start before the words, or in the place of the first."""
+
+    def __init__(self, shifts):
+        super().__init__()
+        self.shifts = shifts
+
+    def forward(self, ids, attention_mask=None):
+        first = torch.zeros_like(ids[:, :1])
+        return super().forward(torch.cat([first, ids[:, :-1] if self.shifts else ids[:, 1:]], 1))
+
+
+@pytest.mark.parametrize("shifts", [True, False])
+def test_a_mark_that_a_model_puts_first_is_no_word(shifts):
+    report = check(Started(shifts), laws=["vocabulary"], weights="random")
+    assert report.law("vocabulary").verdict == "holds"
+
+
 def test_without_a_fault_these_laws_hold():
     report = check(Decoder(), laws=sorted(set(FAULTS.values())), weights="random")
     assert {finding.verdict for finding in report.laws} == {"holds"}

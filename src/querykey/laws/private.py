@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -124,6 +126,12 @@ def is_pretrained(model: Any) -> bool:
 def offers_flex(model: Any) -> bool:
     """Return whether a transformers model says that it can compute attention by FlexAttention."""
     return is_pretrained(model) and bool(getattr(model, "_supports_flex_attn", False))
+
+
+def preload_flex() -> None:
+    """Import what FlexAttention loads at its first call, before workers are forked that need it."""
+    with suppress(ImportError):
+        import_module("torch._inductor.compile_fx")
 
 
 def function_of(node: Any) -> Any:

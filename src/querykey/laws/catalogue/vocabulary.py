@@ -181,7 +181,7 @@ def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, 
     watch = ComparedIds(inputs[main.name])
     with watch, torch.no_grad():
         runner.call(runner.complete(Run(inputs, setting)), setting)
-    declared = declared_ids(runner)
+    declared = declared_ids(runner) | watch.written
     edges = {0, 1, 2, 3, main.high - 1, main.high - 2, *watch.numbers}
     special = sorted(s for s in edges if 0 <= s < said(runner, setting) and s not in declared)
     ordinary = [i for i in range(main.low, main.high) if i not in edges and i not in declared]

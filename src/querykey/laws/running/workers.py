@@ -6,6 +6,7 @@ target costs its own time alone.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from torch import nn
 
 from querykey.laws.check import as_counterpart, as_subject, choose, run_check
 from querykey.laws.finding import Finding
+from querykey.laws.private import preload_flex
 from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Question, Store
 from querykey.laws.subject import Subject
@@ -28,6 +30,7 @@ from querykey.targets import Input, TargetError, preload, stated_inputs
 from querykey.words import check_fields, checked, raised, traceback_of, whole
 
 SECONDS, MEBIBYTES = 120.0, 6144
+FEW = 2  # for so few targets, what only some models need is not loaded beforehand
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ def _load(targets: list[str]) -> None:
     torch.set_num_threads(1)
     if any(name.startswith("hf:") or os.path.isdir(name) for name in targets):
         preload()
+        if len(targets) > FEW:
+            preload_flex()
 
 
 def _start(context: Any, target: str, question: Question) -> _Worker:
@@ -152,6 +157,7 @@ def _work(pipe: Connection, target: str, question: Question) -> None:
     """Run in the worker: send that it is built, every finding, then the report, or why not."""
     import sys
 
+    gc.freeze()  # what the parent has loaded is garbage in no target
     # A model that prints must not write into the table.
     with open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stderr = nowhere

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import FunctionType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ DROPOUTS = {
     "feature_alpha_dropout_",
 }  # fmt: skip
 FUSED = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}  # where it is
+CONTAINERS = (dict, set, OrderedDict)
 GAIN = 1.2  # of a redrawn matrix: scores spread enough for every weight to matter
 
 
@@ -46,10 +48,11 @@ class Float64Mode(TorchFunctionMode):
         self.seen = set() if seen is None else seen
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        if name == "__get__" or self.idle:  # an attribute such as shape; most of all calls
-            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
+        # What reads an attribute such as shape is most of all calls.
+        if func.__class__ is MethodWrapperType or self.idle:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
         self.seen.add(name)
         if self.still:
             if name in DROPOUTS:
@@ -67,7 +70,7 @@ class Float64Mode(TorchFunctionMode):
                 if value.__class__ is torch.dtype:
                     args = tuple(_wider(arg) for arg in args)
                     break
-            if kwargs.get("dtype") in WIDER:
+            if kwargs and kwargs.get("dtype") in WIDER:
                 kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
         return func(*args, **kwargs)
 
@@ -150,6 +153,7 @@ def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
         if not tensor.is_leaf
     ]
     memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held}
+    memo |= {id(value): type(value)() for value in _empty_containers(model)}
     model = copy.deepcopy(model, memo)
     bind_functions(model, memo)
     for parameter in model.parameters():
@@ -161,6 +165,14 @@ def duplicate(model: nn.Module, wide: bool = True) -> nn.Module:
         if wide:
             widen(part)
     return model
+
+
+def _empty_containers(model: nn.Module) -> Iterator[Any]:
+    """Yield the tables of hooks and parts that hold nothing: most of what there is to copy."""
+    for module in model.modules():
+        for value in vars(module).values():
+            if value.__class__ in CONTAINERS and not value:
+                yield value
 
 
 def widen(model: nn.Module) -> None:

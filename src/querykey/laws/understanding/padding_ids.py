@@ -20,12 +20,14 @@ NAMES = re.compile(r"^([a-z]+_)?pad(ding)?_?(id|idx|index|token|token_id)?$")
 
 
 class ComparedIds(TorchFunctionMode):
-    """Notes the numbers that these ids are compared with inside this context."""
+    """Notes the numbers that these ids are compared with inside this context, and what replaces
+    some of them before they are looked up: the ids of marks, as of a start that is put first."""
 
     def __init__(self, ids: torch.Tensor):
         super().__init__()
         self.ids = ids
         self.numbers: set[int] = set()
+        self.written: set[int] = set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "").strip("_") in COMPARISONS and len(args) == 2:
@@ -34,7 +36,20 @@ class ComparedIds(TorchFunctionMode):
                 other = other.item()
             if isinstance(other, int) and self._is_ids(value):
                 self.numbers.add(other)
+        if getattr(func, "__name__", "") == "embedding" and args:
+            self._note_looked_up(args[0])
         return func(*args, **(kwargs or {}))
+
+    def _note_looked_up(self, value: object) -> None:
+        """Remember what a row of words holds that is not among the row's ids."""
+        if not isinstance(value, torch.Tensor) or without_vmap(value).dim() != 2:
+            return
+        if value.is_floating_point() or len(value) != len(self.ids):
+            return
+        for given, row in zip(self.ids.tolist(), without_vmap(value).tolist(), strict=True):
+            new = [number for number in row if number not in given]
+            if len(new) < len(row) / 2:  # else it is no row of words, but of positions
+                self.written |= set(new)
 
     def _is_ids(self, value: object) -> bool:
         if not isinstance(value, torch.Tensor) or value.is_floating_point():
