@@ -46,6 +46,49 @@ def test_a_large_grid_has_no_numbers_in_it():
     assert texts(svg) == ["many"]
 
 
+def scale_of(svg: str) -> tuple[list[float], list[str]]:
+    """The shades of a large grid's scale, below 0 as negative ones, and the numbers at its ends."""
+    group = ET.fromstring(svg).find(f"{SVG}g")
+    sign = {"#0072B2": 1, "#D55E00": -1}
+    shades = [sign[c.get("fill")] * float(c.get("fill-opacity")) for c in group.iter(f"{SVG}rect")]
+    return shades, [text.text for text in group.iter(f"{SVG}text")]
+
+
+def test_a_large_grid_has_a_scale_that_tells_which_number_is_how_dark():
+    up, both = cell_chart([[0.5, *[0.25] * 20]]), cell_chart([[-3.0, *[1.0] * 20]])
+    assert scale_of(up) == ([0, 0.25, 0.5, 0.75, 1], ["0", "0.5"])
+    assert scale_of(both) == (
+        [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1], ["-3", "3"],
+    )  # fmt: skip
+    assert ET.fromstring(cell_chart([[0.5, 0.25]])).find(f"{SVG}g") is None
+
+
+def test_numbers_stay_within_their_cells():
+    drawn = cells(cell_chart([[-1.234e-100, 1.0]]))
+    assert int(drawn[0].get("width")) >= 7 * len("-1.23e-100")
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour, as the accessibility guidelines of the web define it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_every_number_stands_out_from_its_cell(sign):
+    values = [sign * i / 11 for i in range(1, 12)]
+    svg = cell_chart([values])
+    labels = ET.fromstring(svg).findall(f"{SVG}text")
+    for cell, label in zip(cells(svg), labels, strict=True):
+        share, full = float(cell.get("fill-opacity")), cell.get("fill")
+        mixed = [round(255 + share * (int(full[i : i + 2], 16) - 255)) for i in (1, 3, 5)]
+        ground = luminance("#" + "".join(f"{part:02x}" for part in mixed))
+        text = luminance(label.get("fill"))
+        light, dark = max(ground, text), min(ground, text)
+        assert (light + 0.05) / (dark + 0.05) > 3
+
+
 def test_numbers_that_are_not_finite_are_dashed_and_leave_the_others_their_colour():
     drawn = cells(cell_chart([[float("nan"), 4.0, float("inf")]]))
     assert [cell.get("stroke-dasharray") for cell in drawn] == ["2 2", None, "2 2"]

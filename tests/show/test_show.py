@@ -117,6 +117,91 @@ def test_a_chart_is_as_wide_as_its_longest_name_needs():
     assert widths[1] > at + 40 * 6
 
 
+def drawn_lines(svg):
+    root = ET.fromstring(svg)
+    return [line.attrib for line in root.findall(f"{SVG}polyline")]
+
+
+def test_lines_that_lie_on_each_other_are_all_seen():
+    shared = [(1, 1), (2, 4), (3, 9)]
+    lines = {"a": shared, "b": [(1, 2), (2, 3), (3, 4)], "c": shared, "d": shared}
+    svg = line_chart([Series(name, line) for name, line in lines.items()], "x", "y")
+    a, b, c, d = drawn_lines(svg)
+    assert "stroke-dasharray" not in b
+    # Each draws one dash in three, where the two others have their gaps.
+    assert {line["stroke-dasharray"] for line in (a, c, d)} == {"10 20"}
+    assert [int(line["stroke-dashoffset"]) for line in (a, c, d)] == [0, -10, -20]
+    first = {
+        name: float(re.search(rf'r="([\d.]+)"[^>]*><title>{name}: 1,', svg)[1]) for name in lines
+    }
+    assert first["a"] > first["c"] > first["d"]
+
+
+def test_the_dots_of_many_points_are_small():
+    few, many = (line_chart([Series("a", [(i, i) for i in range(n)])], "x", "y") for n in (9, 200))
+    sizes = [float(re.search(r'<circle [^>]*r="([\d.]+)"', svg)[1]) for svg in (few, many)]
+    assert sizes[1] < sizes[0]
+
+
+def test_zeros_that_a_logarithmic_axis_does_not_have_are_told_of():
+    lines = [Series("some", [(1, 0), (2, 3)]), Series("none", [(1, 2), (2, 3)])]
+    on_logarithms, plain = (line_chart(lines, "x", "y", log=log) for log in (True, False))
+    assert ">some (0 not drawn)<" in on_logarithms
+    assert ">none<" in on_logarithms
+    assert "not drawn" not in plain
+
+
+def ticks(line, log=True):
+    """The labels of both axes, without those of axes and legend."""
+    svg = line_chart([Series("a", line)], "x", "y", log=log)
+    texts = ET.fromstring(svg).findall(f"{SVG}text")
+    middle, end = (
+        [t.text for t in texts if t.get("text-anchor") == anchor] for anchor in ("middle", "end")
+    )
+    return [text for text in middle if text not in "xy"], end
+
+
+def test_ticks_are_powers_of_two_where_values_are_and_otherwise_those_of_ten_or_parts():
+    assert ticks([(128, 7), (8192, 7e5)]) == (
+        ["128", "256", "512", "1,024", "2,048", "4,096", "8,192"],
+        ["10", "100", "1,000", "10,000", "100,000"],
+    )
+    assert ticks([(8, 1), (4096, 9)])[0] == ["8", "32", "128", "512", "2,048"]
+    assert ticks([(128, 7), (256, 9), (700, 5), (1024, 3)])[0] == ["128", "256", "512", "1,024"]
+    assert ticks([(120, 1), (1400, 3)]) == (["200", "500", "1,000"], ["0.9", "1", "2", "3"])
+    assert ticks([(3, 0.04), (48, 0.9)]) == (
+        ["5", "10", "20", "50"],
+        ["0.05", "0.1", "0.2", "0.5", "1"],
+    )
+
+
+def test_a_short_logarithmic_axis_has_round_numbers():
+    assert ticks([(2.4, 30), (2.5, 37)])[0] == ["2.2", "2.4", "2.6", "2.8"]
+
+
+def test_labels_of_ticks_are_the_numbers_at_which_they_stand():
+    across, up = ticks([(2**15, 1e9), (2**20, 1e11)])
+    assert [int(label.replace(",", "")) for label in across] == [2**i for i in range(15, 21)]
+    assert ticks([(2**15, 1e9), (2**25, 1e11)])[0] == ["100,000", "1e6", "1e7"]
+    assert up == ["1e9", "1e10", "1e11"]
+    assert ticks([(1, 1e5), (2, 1e7)])[1] == ["100,000", "1e6", "1e7"]
+    assert ticks([(0, 0), (1, 6e7)], log=False)[1] == [
+        "0",
+        "1e7",
+        "2e7",
+        "3e7",
+        "4e7",
+        "5e7",
+        "6e7",
+    ]
+    assert "1.5e7" in ticks([(0, 0), (1, 2.9e7)], log=False)[1]
+
+
+def test_a_chart_is_as_wide_as_its_title_needs():
+    svg = line_chart([Series("a", [(1, 1)])], "n", "t", title="m" * 90)
+    assert float(re.search(r'viewBox="0 0 (\d+)', svg)[1]) > 72 + 90 * 8
+
+
 def test_a_chart_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one finite point"):
         line_chart([Series("a", [(0, 1)])], x="n", y="t", log=True)

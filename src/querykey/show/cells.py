@@ -12,6 +12,7 @@ from itertools import groupby
 
 LABELLED = 12  # columns, at most, of a grid whose numbers are written into their cells
 TOP, ROOM, LETTER = 44, 16, 7  # pixels: above the grid, around it, the width of a letter
+DARK = 0.8  # of the largest number: from here on white is read more easily than ink
 INK, FAINT = "#333333", "#cccccc"
 
 
@@ -21,13 +22,15 @@ def cell_chart(
     columns: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return the SVG text of a grid; numbers are written into the cells of a small one."""
+    """Return the SVG text of a grid with its numbers; a large one has a scale of shades instead."""
     across = max((len(row) for row in values), default=0)
     if not across:
         raise ValueError("a grid needs at least one cell")
     small = across <= LABELLED
     longest = max((len(name) for name in columns), default=0)
-    side = max(64, round(LETTER * longest) + 8) if small else max(4, 560 // across)
+    if small:
+        longest = max(longest, *(len(f"{value:.3g}") for row in values for value in row))
+    side = max(64, LETTER * longest + 8) if small else max(4, 560 // across)
     height = 32 if small else side
     left = ROOM + LETTER * max((len(row) for row in rows), default=0) + 8
     top = TOP + (20 if columns else 0)
@@ -39,17 +42,16 @@ def cell_chart(
         y = top + line * height
         if line < len(rows):
             parts.append(_text(left - 8, y + height / 2 + 4, rows[line], "end"))
-        if not small:
-            parts += _line_of_cells(left, y, side, [value / largest for value in row])
-            continue
-        for index, value in enumerate(row):
-            x = left + index * side
-            parts.append(_cell(x, y, (side, height), value / largest, edge=True))
-            shade = "#ffffff" if abs(value / largest) > 0.55 else INK
-            label = _text(x + side / 2, y + height / 2 + 4, f"{value:.3g}", "middle")
-            parts.append(label.replace(INK, shade))
-    width = max(left + across * side, ROOM + 8 * len(title)) + ROOM
+        shares = [value / largest for value in row]
+        if small:
+            parts += _numbered_cells(row, shares, left, y, (side, height))
+        else:
+            parts += _line_of_cells(left, y, side, shares)
+    width = max(left + across * side, ROOM + 9 * len(title)) + ROOM
     bottom = top + len(values) * height + ROOM
+    if not small:
+        parts.append(_scale(left, bottom, largest, any(v < 0 for row in values for v in row)))
+        bottom += 20 + ROOM
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" width="{width}" '
         f'height="{bottom}" role="img" style="font-family:system-ui,sans-serif;font-size:12px">\n'
@@ -57,6 +59,17 @@ def cell_chart(
         + "\n".join(parts)
         + "\n</svg>\n"
     )
+
+
+def _numbered_cells(
+    row: Sequence[float], shares: list[float], left: float, y: float, size: tuple[int, int]
+) -> Iterator[str]:
+    """Yield the cells of a row of a small grid and their numbers, which are white in dark cells."""
+    for index, (value, share) in enumerate(zip(row, shares, strict=True)):
+        x = left + index * size[0]
+        yield _cell(x, y, size, share, edge=True)
+        label = _text(x + size[0] / 2, y + size[1] / 2 + 4, f"{value:.3g}", "middle")
+        yield label.replace(INK, "#ffffff" if abs(share) > DARK else INK)
 
 
 def _line_of_cells(left: float, y: float, side: int, shares: list[float]) -> Iterator[str]:
@@ -67,6 +80,19 @@ def _line_of_cells(left: float, y: float, side: int, shares: list[float]) -> Ite
         if round(abs(share), 3) > 0 or not math.isfinite(share):
             yield _cell(left + start * side, y, (count * side, side), share, edge=False)
         start += count
+
+
+def _scale(left: float, y: float, largest: float, negative: bool) -> str:
+    """Return which number is how dark, as a row of cells from the smallest to the largest."""
+    shares = [share / 4 for share in range(-4 if negative else 0, 5)]
+    first, last = f"{shares[0] * largest:.3g}", f"{largest:.3g}"
+    x = left + LETTER * len(first) + 8
+    end = x + 24 * len(shares)
+    row = [_cell(x + 24 * i, y, (24, 16), share, edge=True) for i, share in enumerate(shares)]
+    return "\n".join(
+        ["<g>", _text(x - 8, y + 12, first, "end"), *row, _text(end + 8, y + 12, last, "start"),
+         "</g>"]
+    )  # fmt: skip
 
 
 def _cell(x: float, y: float, size: tuple[int, int], share: float, edge: bool) -> str:
