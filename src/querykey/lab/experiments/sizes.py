@@ -91,8 +91,8 @@ def measure(depth: Depth) -> Measurement:
                 sum(fits_a_residual_sum(size) for size in sizes)
             ),
         },
-        {"stacked": Chart("Layers that fit onto each other, width 12", "output size", "layers",
-                          {"of 5": points})},
+        {"stacked": Chart("How many of 5 layers fit onto each other, input size 12",
+                          "output size", "layers that run", {"self-attention": points})},
     )  # fmt: skip
 
 
