@@ -12,7 +12,10 @@ from querykey.cli import run
 from querykey.lab import (
     EXPERIMENTS,
     ROWS,
+    Depth,
+    Experiment,
     Measurement,
+    exact,
     ledger_json,
     ledger_page,
     measurements_below,
@@ -93,6 +96,21 @@ def test_a_file_that_is_no_measurement_is_refused_in_a_sentence(tmp_path, capsys
     (folder / "measurement.json").write_text("{}")
     assert run(["lab", "argmax", "--quick", "--out", str(tmp_path)]) == 2
     assert "is no measurement of ours" in capsys.readouterr().err
+
+
+def two_parts(depth: Depth) -> Measurement:
+    """Count to two, on two machines."""
+    depth.ran_on("the first machine")
+    depth.ran_on("the second machine")
+    return Measurement({"count": exact(2)}, {})
+
+
+def test_a_page_says_on_which_machines_the_parts_of_an_experiment_ran(monkeypatch, tmp_path):
+    counting = Experiment("argmax", "How many?", (), two_parts)
+    monkeypatch.setattr("querykey.lab.command.experiment", lambda name: counting)
+    assert run(["lab", "argmax", "--quick", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "lab" / "argmax" / "page.md").read_text()
+    assert "1 parts on the first machine; 1 parts on the second machine." in page
 
 
 def test_the_ledger_without_measurements_has_every_row_open_with_a_reason():

@@ -1,10 +1,12 @@
 """Parts side by side give what they give one after the other, in their order."""
 
+import json
 import operator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from querykey.lab import Depth
 from querykey.lab.workers import side_by_side
@@ -54,3 +56,17 @@ def test_an_experiment_that_was_stopped_goes_on_with_the_parts_that_are_missing(
     assert Path(log).read_text().split() == ["3", "0", "8"]
     assert side_by_side(depth, half, [(8, log), (4, log)]) == [Half(4), Half(2)]
     assert Path(log).read_text().split() == ["3", "0", "8", "4"]
+
+
+def test_a_part_is_told_of_with_the_machine_that_computed_it(tmp_path):
+    heard: list[str] = []
+    depth = Depth("quick", keep=tmp_path / "parts", ran_on=heard.append)
+    log = str(tmp_path / "log")
+    side_by_side(depth, half, [(3, log)])
+    (file,) = (tmp_path / "parts").iterdir()
+    plain = json.loads(file.read_text())
+    assert heard == [plain["machine"]]
+    assert plain["machine"].startswith(f"torch {torch.__version__}, ")
+    file.write_text(json.dumps({**plain, "machine": "another one"}))
+    assert side_by_side(depth, half, [(3, log), (8, log)]) == [Half(1.5), Half(4)]
+    assert heard[1:] == ["another one", plain["machine"]]

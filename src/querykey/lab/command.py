@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
-
-import torch
 
 from querykey.lab.claim import judge_all, verdict_of_row
 from querykey.lab.experiment import Depth, Name
@@ -18,6 +16,7 @@ from querykey.lab.ledger import ledger, ledger_json, ledger_page
 from querykey.lab.rows import ROWS
 from querykey.lab.store import Record, measurements_below, read_record, source_hash, write_record
 from querykey.lab.table import EXPERIMENTS, experiment
+from querykey.lab.workers import machine
 from querykey.show import table, write_file
 from querykey.words import checked
 
@@ -44,7 +43,7 @@ def run_experiments(
         record = None if again else _stored(name, depth, out)
         if record is None:
             parts = out / "lab" / name / "parts" if depth == "full" else None
-            record = _measured(name, Depth(depth, _named(tell, name), parts))
+            record = _measured(name, depth, _named(tell, name), parts)
             if parts is not None:
                 rmtree(parts, ignore_errors=True)
         write_record(out / "lab" / name, experiment(name), record)
@@ -78,18 +77,19 @@ def _named(tell: Tell, name: str) -> Tell:
     return lambda words: tell(f"{name}: {words}")
 
 
-def _measured(name: str, depth: Depth) -> Record:
+def _measured(name: str, depth: Name, tell: Tell, parts: Path | None) -> Record:
+    """Return what an experiment measures now, and on which machines its parts did."""
     source = source_hash(name)  # now: the file may change while it is measured
+    machines = Counter[str]()
     began = time.perf_counter()
-    measurement = experiment(name).measure(depth)
+    measurement = experiment(name).measure(
+        Depth(depth, tell, parts, lambda ran_on: machines.update([ran_on]))
+    )
     seconds = round(time.perf_counter() - began, 1)
-    return Record(measurement, depth.name, seconds, _machine(), source)
-
-
-def _machine() -> str:
-    """Return what measured, as far as numbers may depend on it."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"torch {torch.__version__}, {device}"
+    if machines.keys() <= {machine()}:
+        return Record(measurement, depth, seconds, machine(), source)
+    shares = "; ".join(f"{count} parts on {ran_on}" for ran_on, count in machines.items())
+    return Record(measurement, depth, seconds, shares, source)
 
 
 def _line(name: str, record: Record) -> str:

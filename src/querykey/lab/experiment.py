@@ -24,12 +24,14 @@ class Depth:
     """How much to measure: `quick` for a look and for tests, `full` for the numbers of the ledger.
 
     `tell` is called with a few words whenever there is news of the progress. `keep` is the folder
-    for parts of a measurement that have ended while others have not.
+    for parts of a measurement that have ended while others have not; `ran_on` is called with the
+    machine of each part.
     """
 
     name: Name = "full"
     tell: Callable[[str], None] = _silent
     keep: Path | None = None
+    ran_on: Callable[[str], None] = _silent
 
     def __post_init__(self):
         check_fields(self)

@@ -11,6 +11,7 @@ import inspect
 import json
 import multiprocessing
 import os
+import platform
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -33,11 +34,14 @@ def side_by_side(depth: Depth, function: Callable[..., T], parts: Iterable[Part]
     There are as many workers as cores, with a thread each, so that a number does not depend on how
     many there are. The function is one of a file, which other processes find by its name, and
     returns a dataclass or what JSON holds. What `depth.keep` has of them is not computed again.
+    `depth.ran_on` is called with the machine of every part.
     """
     parts = [*parts]
     kept = {i: found for i, part in enumerate(parts) if (found := _kept(depth, function, part))}
     missing = [i for i in range(len(parts)) if i not in kept]
-    results = {i: value for i, (value,) in kept.items()}
+    results = {i: value for i, (value, _) in kept.items()}
+    for ran_on in [*(by for _, by in kept.values()), *(machine() for _ in missing)]:
+        depth.ran_on(ran_on)
     for done, (index, value) in enumerate(_computed(depth, function, parts, missing), 1):
         depth.tell(f"{len(kept) + done} of {len(parts)} parts")
         results[index] = value
@@ -49,6 +53,12 @@ def side_by_side(depth: Depth, function: Callable[..., T], parts: Iterable[Part]
 def all_kept(depth: Depth, function: Callable[..., Any], parts: Iterable[Part]) -> bool:
     """Return whether all parts were computed before, on this machine or on another one."""
     return all(_kept(depth, function, part) for part in parts)
+
+
+def machine() -> str:
+    """Return what measures here, as far as numbers may depend on it."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"torch {torch.__version__}, {device}"
 
 
 def cores() -> int:
@@ -88,14 +98,15 @@ def _file(folder: Path, function: Callable[..., Any], part: Part) -> Path:
 def _keep(file: Path, value: Any) -> None:
     plain: Any = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_file(file, json.dumps(plain))
+    write_file(file, json.dumps({"machine": machine(), "value": plain}))
 
 
-def _kept(depth: Depth, function: Callable[..., T], part: Part) -> tuple[T] | None:
-    """Return what is kept of a part, as a tuple of one; None where nothing is."""
+def _kept(depth: Depth, function: Callable[..., T], part: Part) -> tuple[T, str] | None:
+    """Return what is kept of a part, and which machine it is from; None where nothing is."""
     if depth.keep is None or not (file := _file(depth.keep, function, part)).exists():
         return None
     plain = json.loads(file.read_text(encoding="utf-8"))
     kind: Any = typing.get_type_hints(function).get("return")
-    restored: Any = kind(**plain) if hasattr(kind, "__dataclass_fields__") else plain
-    return (restored,)
+    value = plain["value"]
+    restored: Any = kind(**value) if hasattr(kind, "__dataclass_fields__") else value
+    return restored, plain["machine"]

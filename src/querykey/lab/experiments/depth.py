@@ -7,25 +7,18 @@ gradient of each layer is taken before the first step, over one batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import isfinite, log10
 
 import torch
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from querykey.errors import QuerykeyError
 from querykey.lab.claim import AtLeast, AtMost, Claim
-from querykey.lab.convolutional import (
-    ConvolutionalConfig,
-    ConvolutionalNetwork,
-    NormKind,
-    Start,
-    weight_layers,
-)
+from querykey.lab.classification import NetworkResult, TrainingSetting, outcome
+from querykey.lab.convolutional import ConvolutionalConfig, NormKind, Start
 from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.measurement import Chart, Grid, Measured, Measurement, sampled, unmeasured
-from querykey.lab.pictures import Pictures, pictures
 from querykey.lab.workers import all_kept, side_by_side
 
 NORMS: tuple[NormKind, ...] = ("none", "batch", "layer")
@@ -97,30 +90,8 @@ CLAIMS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TrainingSetting:
-    """How every network of a grid is trained."""
-
-    data: str
-    channels: int
-    batch: int
-    steps: int
-    device: str = "cpu"
-    rate: float = 0.02
-    momentum: float = 0.9
-
-
 DIGITS = TrainingSetting("digits", channels=8, batch=32, steps=200)
 ON_GPU = TrainingSetting("mnist", channels=16, batch=128, steps=200, device="cuda")
-
-
-@dataclass(frozen=True)
-class NetworkResult:
-    """What is known of one network: its gradients before training, and how it did after it."""
-
-    gradients: tuple[float, ...]  # norms by layer, from the input on; not the linear layer's
-    loss: float | None = None  # the mean of the last tenth of the steps; None: not trained
-    error: float | None = None  # the share of test images that are classified wrongly
 
 
 def name_of(config: ConvolutionalConfig) -> str:
@@ -135,58 +106,6 @@ def settings(channels: int) -> list[ConvolutionalConfig]:
         ConvolutionalConfig(layers, channels, norm, residual, start)
         for norm, residual, start, layers in product(NORMS, (False, True), STARTS, DEPTHS)
     ]
-
-
-def before_training(model: ConvolutionalNetwork, batch: Pictures) -> NetworkResult:
-    """Return the gradient of every layer before the first step."""
-    F.cross_entropy(model(batch.images), batch.labels).backward()
-    grads = [layer.weight.grad for layer in weight_layers(model)[:-1]]
-    model.zero_grad()
-    return NetworkResult(tuple(float(g.norm()) for g in grads if g is not None))
-
-
-def train(
-    model: ConvolutionalNetwork, data: Pictures, training: TrainingSetting, seed: int
-) -> float:
-    """Train by SGD with momentum; return the mean loss of the last tenth of the steps."""
-    optimizer = torch.optim.SGD(model.parameters(), training.rate, training.momentum)
-    generator = torch.Generator().manual_seed(seed)
-    losses = []
-    for _ in range(training.steps):
-        rows = torch.randint(len(data), (training.batch,), generator=generator)
-        batch = data[rows.to(training.device)]
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(batch.images), batch.labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-        if not loss.isfinite():
-            return loss.item()
-    return float(torch.stack(losses[-max(training.steps // 10, 1) :]).mean())
-
-
-@torch.no_grad()
-def error_rate(model: ConvolutionalNetwork, data: Pictures) -> float:
-    """Return the share of images that a network takes for something else."""
-    model.eval()
-    wrong = sum(
-        int((model(piece.images).argmax(1) != piece.labels).sum()) for piece in data.split(1000)
-    )
-    return wrong / len(data)
-
-
-def outcome(config: ConvolutionalConfig, training: TrainingSetting, seed: int) -> NetworkResult:
-    """Return what became of one network; with no steps, only what is known before training."""
-    images, unseen = (part.to(training.device) for part in pictures(training.data))
-    torch.manual_seed(seed)
-    model = ConvolutionalNetwork(config).to(training.device)
-    start = torch.Generator().manual_seed(seed)
-    first = torch.randperm(len(images), generator=start)[:128].to(training.device)
-    before = before_training(model, images[first])
-    if not training.steps:
-        return before
-    loss = train(model, images, training, seed)
-    return replace(before, loss=loss, error=error_rate(model, unseen))
 
 
 Part = tuple[ConvolutionalConfig, TrainingSetting, int]
@@ -265,7 +184,9 @@ def values_of(found: dict[ConvolutionalConfig, list[NetworkResult]]) -> dict[str
     return values
 
 
-def figures_of(found: dict[ConvolutionalConfig, list[NetworkResult]]) -> dict[str, Chart | Grid]:
+def figures_of(
+    found: dict[ConvolutionalConfig, list[NetworkResult]], data: str
+) -> dict[str, Chart | Grid]:
     """Return the losses of the grid, and the gradient by layer of 56 layers."""
     rows = [(norm, residual) for norm in NORMS for residual in (False, True)]
     columns = [(start, layers) for start in STARTS for layers in DEPTHS]
@@ -282,12 +203,12 @@ def figures_of(found: dict[ConvolutionalConfig, list[NetworkResult]]) -> dict[st
         lines[f"{'residual' if residual else 'plain'}, {norm}, {start}"] = points
     return {
         "losses": Grid(
-            "Training loss by norm and shortcut (down), initial weights and layers (across); "
+            f"Training loss on {data}: norm and shortcut (down), weights and layers (across); "
             "nan: it diverged",
             losses, [f"{norm}, {'residual' if residual else 'plain'}" for norm, residual in rows],
             [f"{start} {layers}" for start, layers in columns],
         ),
-        "gradients": Chart("Gradient by layer before training, 56 layers",
+        "gradients": Chart(f"Gradient by layer before training on {data}, 56 layers",
                            "layer, from the input on", "log10 of its norm", lines),
     }  # fmt: skip
 
@@ -303,7 +224,7 @@ def measure(depth: Depth) -> Measurement:
     seeds = [*depth.seeds(quick=2, full=3)]
     training = replace(DIGITS, steps=depth.pick(quick=30, full=DIGITS.steps))
     found = grid(parts_of(training, seeds, depth), depth)
-    values, figures = values_of(found), figures_of(found)
+    values, figures = values_of(found), figures_of(found, "digits")
     depth.tell("the best of three rates")
     name = "loss of 56 less 20 layers, plain, batch norm, he, best rates"
     values[name] = unmeasured(FULL)
@@ -320,7 +241,7 @@ def measure(depth: Depth) -> Measurement:
         except QuerykeyError as error:  # MNIST is not there
             return Measurement(values | dict.fromkeys(names, unmeasured(str(error))), figures)
         values |= {f"MNIST: {name}": value for name, value in values_of(more).items()}
-        figures |= {f"mnist-{name}": figure for name, figure in figures_of(more).items()}
+        figures |= {f"mnist-{name}": figure for name, figure in figures_of(more, "MNIST").items()}
     return Measurement(values, figures)
 
 
