@@ -60,8 +60,8 @@ def test_a_fault_at_one_place_is_told(fault):
 class Started(Decoder):
     """Puts the mark of a start before the words, or in the place of the first."""
 
-    def __init__(self, shifts):
-        super().__init__()
+    def __init__(self, shifts, fault=""):
+        super().__init__(fault)
         self.shifts = shifts
 
     def forward(self, ids, attention_mask=None):
@@ -70,9 +70,15 @@ class Started(Decoder):
 
 
 @pytest.mark.parametrize("shifts", [True, False])
-def test_a_mark_that_a_model_puts_first_is_no_word(shifts):
+def test_a_mark_that_a_model_puts_first_may_be_no_word(shifts):
     report = check(Started(shifts), laws=["vocabulary"], weights="random")
-    assert report.law("vocabulary").verdict == "holds"
+    assert report.law("vocabulary").verdict == "advice"
+
+
+def test_a_word_that_means_something_is_told_beside_such_a_mark():
+    finding = check(Started(True, "2 ends a document"), laws=["vocabulary"]).law("vocabulary")
+    assert finding.verdict == "violated"
+    assert " is 0" not in finding.note
 
 
 def test_without_a_fault_these_laws_hold():

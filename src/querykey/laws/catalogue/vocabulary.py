@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -168,8 +168,28 @@ def _special_in(held: dict[str, Any]) -> set[int]:
 
 
 def vocabulary(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Rename the ids at the edges, and those that the model compares with."""
-    yield _moved(runner, setting, runner.inputs(setting), *renaming(runner, setting))
+    """Rename the ids at the edges, and those that the model compares with.
+
+    One that the model itself puts among the words, as a start, may be a mark: that is advice.
+    """
+    inputs = runner.inputs(setting)
+    tables, swaps = renaming(runner, setting)
+    outcome = _moved(runner, setting, inputs, tables, swaps)
+    if outcome.deviation > runner.facts.threshold:
+        marks = _watched(runner, setting).written
+        words = _moved(runner, setting, inputs, tables, [s for s in swaps if s[0] not in marks])
+        by_words = words.deviation > runner.facts.threshold
+        outcome = words if by_words else replace(outcome, advice=True)
+    yield outcome
+
+
+def _watched(runner: Runner, setting: Setting) -> ComparedIds:
+    """Return what a plain call compares its ids with, and what it puts in their place."""
+    inputs = runner.inputs(setting)
+    watch = ComparedIds(inputs[runner.signature.main.name])
+    with watch, torch.no_grad():
+        runner.call(runner.complete(Run(inputs, setting)), setting)
+    return watch
 
 
 def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, int]]]:
@@ -178,11 +198,8 @@ def renaming(runner: Runner, setting: Setting) -> tuple[Tables, list[tuple[int, 
     That all tables were found is seen by ordinary ids, whose names do not matter.
     """
     main, inputs = runner.signature.main, runner.inputs(setting)
-    watch = ComparedIds(inputs[main.name])
-    with watch, torch.no_grad():
-        runner.call(runner.complete(Run(inputs, setting)), setting)
-    declared = declared_ids(runner) | watch.written
-    edges = {0, 1, 2, 3, main.high - 1, main.high - 2, *watch.numbers}
+    declared, numbers = declared_ids(runner), _watched(runner, setting).numbers
+    edges = {0, 1, 2, 3, main.high - 1, main.high - 2, *numbers}
     special = sorted(s for s in edges if 0 <= s < said(runner, setting) and s not in declared)
     ordinary = [i for i in range(main.low, main.high) if i not in edges and i not in declared]
     # Those in the middle come first: what ends there, or is hidden there, changes what follows.
