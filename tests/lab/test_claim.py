@@ -85,6 +85,33 @@ def test_a_sample_of_one_has_no_uncertainty_and_is_refused():
         sampled([1.0])
 
 
+def test_an_open_verdict_names_the_interval_that_leaves_it_open():
+    part = judge(
+        Claim("B1", "x is {value}", 0.9, "x", AtLeast()),
+        Measurement({"x": sampled([0.998, 0.9416, 0.8822])}, {}),
+    )
+    assert part.reason == (
+        "measured 0.9406 ± 0.14 (3 seeds), claimed at least 0.9: "
+        "the interval from 0.7967 to 1.084 reaches over that border, so it stays open"
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "sentence"),
+    [
+        ("a node sees {value}", "A node sees 2."),
+        ("the loss is {value}", "The loss is 2."),
+        ("`attend` returns {value}", "`attend` returns 2."),
+        ("nn.MSELoss is off by {value}", "nn.MSELoss is off by 2."),
+        ("s = {value}", "s = 2."),
+        ("sigma_1 > {value}", "sigma_1 > 2."),
+        ("Var[s] is {value}", "Var[s] is 2."),
+    ],
+)
+def test_a_claim_is_a_sentence_of_a_page(says, sentence):
+    assert Claim("B1", says, 2, "x").sentence == sentence
+
+
 def test_a_claim_says_its_own_number():
     claim = Claim("B1", "it grows as d^{value}", 2, "x", right="d.")
     measurement = Measurement({"x": exact(1)}, {})

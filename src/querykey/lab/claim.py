@@ -94,6 +94,14 @@ class Claim:
     def __str__(self) -> str:
         return self.says.replace("{value}", written(self.value))
 
+    @property
+    def sentence(self) -> str:
+        """The claim as a sentence of a page: with a capital letter, where it begins with a word."""
+        text = str(self)
+        first = text.split(" ")[0]
+        word = first == "a" or (len(first) > 1 and first.isalpha() and first.islower())
+        return f"{text[0].upper() if word else text[0]}{text[1:]}."
+
 
 @dataclass(frozen=True)
 class Part:
@@ -106,6 +114,11 @@ class Part:
 
     def __post_init__(self):
         check_fields(self)
+
+    @property
+    def capital_reason(self) -> str:
+        """The reason with a capital letter, as a sentence begins."""
+        return self.reason[:1].upper() + self.reason[1:]
 
     def __str__(self) -> str:
         return f"{self.claim.row} {self.verdict}: {self.claim} ({self.reason})"
@@ -128,7 +141,11 @@ def judge(claim: Claim, measurement: Measurement) -> Part:
         return Part(claim, measured, "confirmed", threshold)
     if margin < -uncertainty:
         return Part(claim, measured, "corrected", threshold)
-    return Part(claim, measured, "open", f"{threshold}, which so few seeds cannot tell")
+    if not uncertainty:
+        return Part(claim, measured, "open", f"{threshold}, which cannot be compared")
+    low, high = (written(measured.value + side * uncertainty) for side in (-1, 1))
+    interval = f"the interval from {low} to {high} reaches over that border, so it stays open"
+    return Part(claim, measured, "open", f"{threshold}: {interval}")
 
 
 def _margin(claim: Claim, measured: Measured) -> float:

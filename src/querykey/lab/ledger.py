@@ -16,6 +16,7 @@ HEAD = """# What the five documents claim, and what was measured
 `qk lab --all --out docs` writes this page from the measurements under `docs/lab/`; [lab.md](lab.md) says how to measure again.
 Every statement is *confirmed*, *corrected* (the document is wrong or says too little; what is right stands beside it) or *open*,
 with the reason. A row is corrected if any of its parts is. "±" is half a 95 % confidence interval over seeds.
+Where a claim says that something differs by 0, the rounding of the numbers is allowed for; the page of the experiment names the threshold.
 """  # noqa: E501 - a page of Markdown
 
 
@@ -66,16 +67,17 @@ def _lines(row: str, parts: list[Part], measurements: Mapping[str, Measurement])
     for index, part in enumerate(parts):
         first = f"{row} [{name}](lab/{name}/page.md) {' '.join(figures)}" if index == 0 else ""
         where = place.place if index == 0 else ""
-        words = [str(part.claim), _result(part), part.verdict]
+        words = [part.claim.sentence, _result(part), part.verdict]
         lines.append(f"| {first} | {where} | " + " | ".join(map(_cell, words)) + " |")
     return lines
 
 
 def _result(part: Part) -> str:
     """Return what was measured, and what is right where that needs saying."""
-    result = part.reason if part.verdict == "open" else str(part.measured)
-    right = part.claim.right if part.verdict != "confirmed" else ""
-    return f"{result}. {right}".strip() if right else result
+    if part.verdict == "confirmed":
+        return str(part.measured)
+    result = part.capital_reason if part.verdict == "open" else str(part.measured)
+    return f"{result}. {part.claim.right}".strip()
 
 
 def _plain(part: Part) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Measured:
             return written(self.value)
         if not self.uncertainty:
             return f"{written(self.value)} ({len(self.samples)} seeds alike)"
-        return f"{written(self.value)} ± {self.uncertainty:.1g} ({len(self.samples)} seeds)"
+        return f"{written(self.value)} ± {self.uncertainty:.2g} ({len(self.samples)} seeds)"
 
 
 def _student(freedom: int) -> float:

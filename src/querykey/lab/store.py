@@ -132,7 +132,7 @@ def page(experiment: Experiment, record: Record) -> str:
 
 def _paragraph(part: Part) -> str:
     right = f" {part.claim.right}" if part.claim.right else ""
-    return f"- **{part.verdict}**: {part.claim}. {part.reason[0].upper()}{part.reason[1:]}.{right}"
+    return f"- **{part.verdict}**: {part.claim.sentence} {part.capital_reason}.{right}"
 
 
 def _cell(text: str) -> str:

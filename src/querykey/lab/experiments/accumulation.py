@@ -25,18 +25,20 @@ SAME = 1e-9
 CLAIMS = (
     Claim("E11", "with layer norm, logits of all five divisions agree with those of (32, 1): they "
           "differ by {value} of their size", 0, of="logits, layer norm", within=Equal(SAME)),
-    Claim("E11", "and so do the accumulated gradients: they differ by {value} of their size", 0,
+    Claim("E11", "with layer norm the accumulated gradients agree, too: they differ by {value} of "
+          "their size", 0,
           of="gradients, layer norm", within=Equal(SAME)),
     Claim("E11", "with batch norm the test fails: of the five divisions, {value} agree", 0,
           of="divisions that agree, batch norm"),
-    Claim("E11", "logits of (16, 2), the nearest division, differ by {value} of their size or more",
+    Claim("E11", "with batch norm, logits of (16, 2), the nearest division, differ by {value} of "
+          "their size or more",
           0.01, of="logits, batch norm, size 16", within=AtLeast()),
-    Claim("E11", "and its gradients by {value} of their size or more", 0.01,
-          of="gradients, batch norm, size 16", within=AtLeast()),
-    Claim("E11", "it is the same for a residual network of 152 layers: with layer norm, logits "
+    Claim("E11", "with batch norm, gradients of (16, 2) differ by {value} of their size or more",
+          0.01, of="gradients, batch norm, size 16", within=AtLeast()),
+    Claim("E11", "the same holds for a residual network of 152 layers: with layer norm, logits "
           "differ by {value}", 0, of="logits, layer norm, 152 layers", within=Equal(SAME)),
-    Claim("E11", "with batch norm, those of (1, 32) by {value} or more", 0.01,
-          of="logits, batch norm, 152 layers", within=AtLeast()),
+    Claim("E11", "with batch norm, logits of those 152 layers in (1, 32) differ by {value} or more",
+          0.01, of="logits, batch norm, 152 layers", within=AtLeast()),
     Claim("E11", "the cause is that statistics are those of the batch: with the kept ones, in "
           "evaluation mode, logits with batch norm differ by {value}", 0,
           of="logits, batch norm, evaluation", within=Equal(SAME)),

@@ -53,13 +53,15 @@ CLAIMS = (
     Claim("E1", "at 20, the dimension that tells the classes, training is essential: it adds at "
           "least {value} to the accuracy", 0.05, of="gain by training at 20, linear",
           within=AtLeast()),
-    Claim("E1", "there the accuracy reaches {value} or more with training", 0.95,
+    Claim("E1", "at 20 the accuracy reaches {value} or more with training", 0.95,
           of="accuracy at 20, linear, trained", within=AtLeast()),
-    Claim("E1", "past 100 it is about 100 % without training: at 100 at least {value} with a "
-          "linear encoder", 0.97, of="accuracy at 100, linear, untrained", within=AtLeast()),
-    Claim("E1", "at 200 at least {value} with a linear encoder", 0.97,
-          of="accuracy at 200, linear, untrained", within=AtLeast()),
-    Claim("E1", "and at 200 at least {value} with a ReLU layer before it", 0.97,
+    Claim("E1", "past 100 the accuracy is about 100 % without training: at 100 it is at least "
+          "{value} with a linear encoder",
+          0.97, of="accuracy at 100, linear, untrained", within=AtLeast()),
+    Claim("E1", "at 200 the accuracy without training is at least {value} with a linear encoder",
+          0.97, of="accuracy at 200, linear, untrained", within=AtLeast()),
+    Claim("E1", "at 200 the accuracy without training is at least {value} with a ReLU layer before "
+          "the probe, too", 0.97,
           of="accuracy at 200, ReLU, untrained", within=AtLeast(),
           right="A random layer of 100 ReLU loses some of what 100 random directions keep: only "
           "the linear encoder can be undone by a linear probe."),
@@ -80,8 +82,9 @@ CLAIMS = (
     *(Claim("E2", f"what the {kind} autoencoder learns of images is useful for telling them: "
             "training adds at least {value} to the probe's accuracy", 0.02,
             of=f"gain by training, {kind}, images", within=AtLeast()) for kind in KINDS),
-    Claim("E2", "so is what a transformer learns that fills in the hidden patches of MNIST: the "
-          "probe's accuracy is at least {value}", 0.95, of="accuracy, masked transformer, MNIST",
+    Claim("E2", "what a transformer learns that fills in the hidden patches of MNIST is useful, "
+          "too: the probe's accuracy is at least {value}",
+          0.95, of="accuracy, masked transformer, MNIST",
           within=AtLeast()),
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ CLAIMS = (
     ),
     Claim(
         "A3",
-        "their binary cross-entropy with the labels is computed: of the five outputs that the text "
+        "the text takes the binary cross-entropy of attention's outputs: of the five that it "
         "prints, {value} are between 0 and 1",
         5,
         of="printed outputs between 0 and 1",

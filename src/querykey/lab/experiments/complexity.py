@@ -24,7 +24,8 @@ PRODUCTS = ("line_4_scores", "line_15_values")
 
 CLAIMS = (
     *(
-        Claim("B5", f"{line}: Theta in n_t, n_s, d_model to the powers {{value}}", powers,
+        Claim("B5", f"the products of {line.replace('_', ' ', 1).replace('_', ', ')} are "
+              "Theta(n_t^a n_s^b d_model^c) with a, b, c = {value}", powers,
               of=f"powers of n_t, n_s, d_model in {line}")
         for line, powers in (
             ("line_2", (1, 0, 2)), ("line_3", (0, 1, 2)), ("line_4", (0, 1, 2)),
@@ -33,8 +34,9 @@ CLAIMS = (
         )
     ),
     *(
-        Claim("B5", f"{line}: moving entries is Theta in n_t, n_s, d_model to the powers "
-              "{value}", powers, of=f"powers of n_t, n_s, d_model in the entries of {line}")
+        Claim("B5", f"the entries moved by {line.replace('_', ' ')} are "
+              "Theta(n_t^a n_s^b d_model^c) with a, b, c = {value}", powers,
+              of=f"powers of n_t, n_s, d_model in the entries of {line}")
         for line, powers in (("line_5", (1, 0, 1)), ("line_7", (0, 1, 1)), ("line_9", (0, 1, 1)),
                              ("line_16", (1, 0, 1)))
     ),

@@ -16,14 +16,15 @@ from querykey.nn import AttentionConfig, MultiHeadAttention
 CLAIMS = (
     Claim("D1", "queries, keys and values take {value} weights", "3*D**2",
           of="weights of queries, keys and values"),
-    Claim("D1", "and {value} biases", "3", of="biases of queries, keys and values",
+    Claim("D1", "queries, keys and values take {value} biases",
+          "3", of="biases of queries, keys and values",
           right="Each of the three bias vectors has D entries, as the text's own equations say: "
           "3 D numbers."),
     Claim("D1", "there are {value} attention weights", "N**2", of="attention weights"),
     Claim("D1", "a fully connected layer takes {value} weights", "D**2*N**2",
           of="weights when fully connected"),
-    Claim("D1", "and {value} biases", "N**2", of="biases when fully connected",
-          right="One bias for each of the D N outputs."),
+    Claim("D1", "a fully connected layer takes {value} biases", "N**2",
+          of="biases when fully connected", right="One bias for each of the D N outputs."),
 )  # fmt: skip
 SIZES = {"N": 12, "D": 5}  # where attention weights are counted, and the fit is tried again
 

@@ -44,7 +44,8 @@ NO_GPU = "this machine has no CUDA device: run `qk lab crossover` on one"
 CLAIMS = (
     Claim("E9", "time of softmax is O(N^2 max(D, M)): multiplications grow as N^{value}", 2,
           of="power of N in softmax's time"),
-    Claim("E9", "its second double loop, exp and sum, costs O(N^2 D): it grows as D^{value}", 1,
+    Claim("E9", "the second double loop of softmax, exp and sum, costs O(N^2 D): it grows as "
+          "D^{value}", 1,
           of="power of D in softmax's second loop",
           right="That loop does not see D: O(N^2). The total is as the text says."),
     Claim("E9", "memory of softmax is O(N max(N, M, D)): it grows as N^{value}", 2,
@@ -65,7 +66,7 @@ CLAIMS = (
           of="power of D in the N of equal memory, features computed again", within=Equal(0.1),
           right="Where features are not kept, already from about D^1.5 / 2 on; where they are, "
           "from about D^2 / 2 on."),
-    Claim("E9", "with features kept, from about D^{value} on", 2,
+    Claim("E9", "with features kept, the kernel is smaller from about D^{value} on", 2,
           of="power of D in the N of equal memory, features kept", within=Equal(0.1)),
     Claim("E9", "beside fused softmax, which keeps no scores, the kernel is smaller from some N "
           "on: there are {value} such N", 1, of="N of equal memory, fused softmax, D = 64",
@@ -83,7 +84,8 @@ CLAIMS = (
     Claim("E9", "softmax keeps the scores: as `attend` runs it, bytes kept for backward grow as "
           "N^{value}", 2, of="power of N in the bytes kept: softmax, attend", within=Equal(0.1),
           right="So does its equation; torch's fused attention computes scores again instead."),
-    Claim("E9", "by its equation they do: N^{value}", 2,
+    Claim("E9", "computed by its equation, softmax keeps the scores: bytes kept for backward grow "
+          "as N^{value}", 2,
           of="power of N in the bytes kept: softmax, equation", within=Equal(0.15)),
     Claim("E9", "the kernel uses much less memory: of the bytes that fused softmax keeps, a share "
           "of {value} at most", 0.5, of="bytes kept by the kernel over fused softmax",
@@ -92,15 +94,17 @@ CLAIMS = (
     Claim("E9", "on a GPU, too, the kernel is faster if N is far above D^2: on an H200, causal, "
           "D = 64, N = 65536, its time over softmax's is at most {value}", 1,
           of="kernel over softmax on an H200, D = 64, N = 65536", within=AtMost()),
-    Claim("E9", "there it is not faster below the N of equal counts, 4358: at N = 1024 it takes "
-          "{value} of softmax's time or more", 1,
+    Claim("E9", "on an H200 the kernel is not faster below the N of equal counts, 4358: at N = "
+          "1024 it takes {value} of softmax's time or more", 1,
           of="kernel over softmax on an H200, D = 64, N = 1024", within=AtLeast(),
           right="Short sequences are served pair by pair there, as softmax is, and a square costs "
           "less than an exponential."),
-    Claim("E9", "and on the GPU of this machine: at most {value}", 1,
+    Claim("E9", "on the GPU of this machine, too, at D = 64, N = 65536, the kernel's time over "
+          "softmax's is at most {value}", 1,
           of=LONG, within=AtMost()),
-    Claim("E9", "there it uses much less memory, too: at N = 65536 a forward pass takes {value} of "
-          "what fused softmax takes, inputs left out, or less", 0.5, of=MORE_MEMORY,
+    Claim("E9", "on the GPU of this machine the kernel uses much less memory, too: at N = 65536 a "
+          "forward pass takes {value} of what fused softmax takes, inputs left out, or less",
+          0.5, of=MORE_MEMORY,
           within=AtMost(),
           right="Neither keeps scores or features; the kernel keeps sums over pieces of the keys."),
 )  # fmt: skip

@@ -33,11 +33,13 @@ CLAIMS = (
     Claim("E10", "a plain network of 56 layers trains worse than one of 20 (batch norm, He's "
           "weights): its training loss is higher by {value} or more", 0.1,
           of="loss of 56 less 20 layers, plain, batch norm, he", within=AtLeast()),
-    Claim("E10", "with the best of three rates for each: higher by {value} or more", 0.1,
+    Claim("E10", "56 plain layers train worse at the best of three rates for each, too: the loss "
+          "is higher by {value} or more", 0.1,
           of="loss of 56 less 20 layers, plain, batch norm, he, best rates", within=AtLeast()),
-    Claim("E10", "it is worse in test error, too: higher by {value} or more", 0.05,
-          of="test error of 56 less 20 layers, plain, batch norm, he", within=AtLeast()),
-    Claim("E10", "so it is without a norm: loss higher by {value} or more", 0.1,
+    Claim("E10", "56 plain layers are worse in test error, too: it is higher by {value} or more",
+          0.05, of="test error of 56 less 20 layers, plain, batch norm, he", within=AtLeast()),
+    Claim("E10", "without a norm, too, 56 plain layers train worse: the loss is higher by {value} "
+          "or more", 0.1,
           of="loss of 56 less 20 layers, plain, none norm, he", within=AtLeast()),
     Claim("E10", "the reason is a dying gradient: in that network with batch norm, log10 of the "
           "first layer's gradient is {value} or less", -3,
@@ -45,24 +47,27 @@ CLAIMS = (
           right="It grows on the way to the input: batch norm keeps the outputs of each layer at "
           "one size, and its derivative makes the gradient larger at every layer. The first "
           "layers' steps are too large, not too small."),
-    Claim("E10", "without norm, with torch's default weights, it does die: log10 of the first "
-          "layer's gradient is {value} or less", -3,
+    Claim("E10", "without a norm, with torch's default weights, the gradient does die: log10 of "
+          "the first layer's is {value} or less", -3,
           of="log10 of the first gradient, 56 layers, plain, none norm, default",
           within=AtMost()),
-    Claim("E10", "He's initial weights help against that: it is {value} or more", -3,
+    Claim("E10", "He's initial weights help against that: log10 of the first layer's gradient is "
+          "{value} or more", -3,
           of="log10 of the first gradient, 56 layers, plain, none norm, he", within=AtLeast()),
-    Claim("E10", "and so do Xavier's: {value} or more", -3,
+    Claim("E10", "Xavier's initial weights help against that, too: log10 of the first layer's "
+          "gradient is {value} or more", -3,
           of="log10 of the first gradient, 56 layers, plain, none norm, xavier", within=AtLeast(),
           right="Better than the default, but they are for linear layers: ReLU halves the variance "
           "in each of 56, and all gradients have the size 2^-28 or less."),
-    Claim("E10", "with He's weights 56 plain layers without norm then train: their loss is {value} "
-          "or less (log 10 = 2.303 is that of guessing)", 2.0,
+    Claim("E10", "with He's weights 56 plain layers without a norm train: their loss is {value} or "
+          "less (log 10 = 2.303 is that of guessing)", 2.0,
           of="loss, 56 layers, plain, none norm, he", within=AtMost(),
           right="A gradient of a good size is not enough: nothing is learned in these steps."),
     Claim("E10", "residual connections mitigate the problem: they lower the loss of 56 layers "
           "(batch norm, He's weights) by {value} or more", 0.5,
           of="loss of plain less residual, 56 layers, batch norm, he", within=AtLeast()),
-    Claim("E10", "then 56 layers are no worse than 20: loss higher by {value} at most", 0.1,
+    Claim("E10", "with residual connections 56 layers are no worse than 20: the loss is higher by "
+          "{value} at most", 0.1,
           of="loss of 56 less 20 layers, residual, batch norm, he", within=AtMost()),
     Claim("E10", "residual connections help without any norm, too: they lower the loss of 56 "
           "layers with default weights by {value} or more", 0.5,
@@ -76,16 +81,18 @@ CLAIMS = (
     Claim("E10", "norms could help: with batch norm, 20 plain layers with default weights come to "
           "a loss of {value} or less, where without norm they learn nothing", 1.5,
           of="loss, 20 layers, plain, batch norm, default", within=AtMost()),
-    Claim("E10", "56 layers, too: batch norm lowers the loss of 56 plain layers by "
-          "{value} or more", 0.05, of="loss of none less batch norm, 56 layers, plain, he",
+    Claim("E10", "norms help 56 plain layers, too: batch norm lowers their loss by {value} or more",
+          0.05, of="loss of none less batch norm, 56 layers, plain, he",
           within=AtLeast(), right="Hardly: at that depth it takes a residual connection."),
-    Claim("E10", "layer norm lowers it by {value} or more", 0.05,
+    Claim("E10", "layer norm lowers the loss of 56 plain layers by {value} or more", 0.05,
           of="loss of none less layer norm, 56 layers, plain, he", within=AtLeast(),
           right="Plain layers with layer norm learn nothing in these steps, neither 20 nor 56; "
           "residual ones do."),
-    Claim("E10", "on MNIST, too, 56 plain layers train worse: loss higher by {value} or more", 0.02,
+    Claim("E10", "on MNIST, too, 56 plain layers train worse than 20: the loss is higher by "
+          "{value} or more", 0.02,
           of="MNIST: loss of 56 less 20 layers, plain, batch norm, he", within=AtLeast()),
-    Claim("E10", "and residual ones do not: higher by {value} at most", 0.02,
+    Claim("E10", "on MNIST, too, 56 residual layers are no worse than 20: the loss is higher by "
+          "{value} at most", 0.02,
           of="MNIST: loss of 56 less 20 layers, residual, batch norm, he", within=AtMost()),
 )  # fmt: skip
 

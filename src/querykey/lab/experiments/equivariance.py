@@ -44,10 +44,11 @@ CLAIMS = (
           of="error of the corrected (12)", within=NEVER),
     Claim("D2", "Sa[XP] = Sa[X]P for every permutation: the error is {value}", 0,
           of="error of the conclusion", within=NEVER),
-    Claim("D2", "with positions added to the tokens it still holds: the error is {value}", 0,
+    Claim("D2", "with positions added to the tokens Sa[XP] = Sa[X]P still holds: the error is "
+          "{value}", 0,
           of="error of the conclusion with positions", within=NEVER,
           right="Positions are there to break it: the same token elsewhere is another input."),
-    Claim("D2", "a causal mask breaks it, too: the error is {value} or more", 0.01,
+    Claim("D2", "a causal mask breaks Sa[XP] = Sa[X]P, too: the error is {value} or more", 0.01,
           of="error of the conclusion under a causal mask", within=AtLeast()),
 )  # fmt: skip
 

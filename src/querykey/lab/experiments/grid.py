@@ -19,7 +19,8 @@ Array = np.ndarray
 CLAIMS = (
     Claim("C3", "attention over a grid differs from the six equations, softmax over (x2, y2), by "
           "{value}", 0, of="error against the six equations", within=Equal(1e-12)),
-    Claim("C3", "it differs from one dimension over the flattened positions by {value}", 0,
+    Claim("C3", "attention over a grid differs from attention over the flattened positions by "
+          "{value}", 0,
           of="error against one dimension", within=Equal(1e-12)),
     Claim("C3", "the softmax is over both at once: weights of one (x1, y1) sum over (x2, y2) to "
           "{value}", 1, of="sum of weights over x2 and y2", within=Equal(1e-12)),

@@ -30,8 +30,8 @@ CLAIMS = (
     Claim("C1", "the softmax is of the plain products: with a scale of 1/sqrt(U), as in documents "
           "001 and 004, outputs differ by {value} or more", 0.001,
           of="error with a scale of 1/sqrt(U)", within=AtLeast()),
-    Claim("C1", "a score is the sum over j of query and key: of {value} terms", WIDTH,
-          of="terms of a score", right="Over u: queries and keys have U entries."),
+    Claim("C1", "a score is the sum over j of products of a query and a key: it has {value} terms",
+          WIDTH, of="terms of a score", right="Over u: queries and keys have U entries."),
     Claim("C1", "I and U are both less than J: I is, for {value} of K = 1 to 4", 4,
           of="numbers of heads with I below J", right="With one head I = J / K is J."),
     Claim("D4", "products of scores for each head grow as H^{value}", -1,

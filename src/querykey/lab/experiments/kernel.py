@@ -42,24 +42,24 @@ CLAIMS = (
           "N^{value}", 1, of="power of N when weights are formed", within=Equal(0.1),
           right="The weights are N^2 numbers whatever makes them. Not to form them is what makes "
           "the outputs cheaper."),
-    Claim("E7", "a similarity of one sign is what is needed: of draws with both signs, a share of "
-          "{value} gives outputs that are not finite", 1,
+    Claim("E7", "a similarity has to keep one sign: of draws with both signs, a share of {value} "
+          "gives outputs that are not finite", 1,
           of="share of draws not finite, (q.k + 1)^3", within=Equal(0.01),
           right="Only the sum has to differ from 0; with both signs that is so in almost every "
           "case, though nothing bounds the weights."),
-    Claim("E7", "and it is enough, the kernels being positive: of ours, {value} reach 0 at q = -k, "
+    Claim("E7", "one sign is enough, as no kernel is 0 then: of ours, {value} reach 0 at q = -k, "
           "|k| = 1", (), of="similarities that are 0 at q = -k",
           right="Never below 0 is not above 0: (q.k + 1)^2 is 0 where q.k = -1, and so is its sum "
           "if that holds for every key. The condition is that no similarity is 0."),
     Claim("E7", "V' remains finite: where all similarities are 0, attend returns {value}",
           "zeros", of="what attend returns where all similarities are 0"),
-    Claim("E8", "phi has 1 + D + D(D+1)/2 = {value} entries for D = 5", 21,
+    Claim("E8", "the map phi has 1 + D + D(D+1)/2 = {value} entries for D = 5", 21,
           of="entries of phi, D = 5"),
-    Claim("E8", "of D = 1 to 40, {value} have another number of entries than that", 0,
+    Claim("E8", "it has as many for every D: of D = 1 to 40, {value} have another number", 0,
           of="sizes with another number of entries"),
     Claim("E8", "the listed phi gives phi(q).phi(k) = (q.k + 1)^2 up to {value}", 0,
           of="error of the listed phi", within=NEVER),
-    Claim("E8", "our Quadratic has the same entries, in some order, up to {value}", 0,
+    Claim("E8", "our Quadratic has the entries of that phi, in some order, up to {value}", 0,
           of="difference of our entries and the listed ones", within=NEVER),
     Claim("E8", "the average of (8) is over all other positions: of N = 7 it has {value}",
           TOKENS - 1, of="positions in an average of (8)",

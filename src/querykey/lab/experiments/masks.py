@@ -46,7 +46,8 @@ CLAIMS = (
           of="finite outputs of a row of padding alone, by the text's code",
           right="exp(-inf) is 0 for every key, and 0/0 is no number: one such row spoils the loss "
           "of its whole batch. `attend` returns zeros there."),
-    Claim("B4", "by `attend`, too: {value}", TARGET * WIDTH,
+    Claim("B4", "`attend` keeps a row of padding alone from affecting computation, too: {value} of "
+          "its outputs are finite", TARGET * WIDTH,
           of="finite outputs of a row of padding alone, by attend"),
 )  # fmt: skip
 

@@ -36,10 +36,12 @@ CLAIMS = (
           right="SGD adds weight_decay w to the gradient, which belongs to weight_decay |w|^2 / 2, "
           "and MSELoss divides by the m features, too: weight_decay = 2 lambda / m, or 2 lambda "
           "with the sum over features."),
-    Claim("E4", "with weight_decay = 2 lambda / m they do: off by {value}", 0,
+    Claim("E4", "with weight_decay = 2 lambda / m they optimise exactly this: singular values off "
+          "by {value}", 0,
           of="error of SGD, MSELoss, weight_decay = 2 lambda / m", within=Equal(1e-4)),
-    Claim("E4", "a mean over points of the sum over features, with weight_decay = 2 lambda: off by "
-          "{value}", 0, of="error of SGD, sum over features, weight_decay = 2 lambda",
+    Claim("E4", "a mean over points of the sum over features, with weight_decay = 2 lambda, "
+          "optimises exactly this: singular values off by {value}",
+          0, of="error of SGD, sum over features, weight_decay = 2 lambda",
           within=Equal(1e-4)),
     Claim("E4", "training points one at a time, at a constant rate, SGD optimises it exactly: "
           "singular values off by {value}", 0, of="error of SGD, one point at a time",

@@ -42,13 +42,14 @@ CLAIMS = (
     Claim("E3", "U_k satisfies the conditions (which the text doubts): the derivatives there are "
           "{value}", 0, of="derivatives at U_k", within=Equal(1e-10),
           right="It does: U_k^T (I - U_k U_k^T) = 0."),
-    Claim("E3", "where the conditions hold is the minimum: that is so for {value} choice of k "
+    Claim("E3", "the conditions hold at the minimum alone: they do for {value} choice of k "
           "eigenvectors", 1, of="choices of eigenvectors that satisfy the conditions",
           right="Any k eigenvectors satisfy them; all choices but the largest are saddle points."),
     Claim("E3", "I - U_k U_k^T is diag(0, I): it differs from that by {value}", 0,
           of="I - U_k U_k^T less diag(0, I)", within=Equal(1e-10),
           right="Only in the basis of the eigenvectors, as U^T (I - U_k U_k^T) U."),
-    Claim("E3", "in the eigenvectors' basis it differs by {value}", 0,
+    Claim("E3", "in the eigenvectors' basis I - U_k U_k^T is diag(0, I): it differs from that by "
+          "{value}", 0,
           of="U^T (I - U_k U_k^T) U less diag(0, I)", within=Equal(1e-10)),
     Claim("E3", "X = sum of sigma_i u_i u_i^T, which has the shape {value} of X", (INPUTS, INPUTS),
           of="shape of X",

@@ -34,14 +34,15 @@ CLAIMS = (
         )
         for heads in HEADS[:2]
     ),
-    Claim("B3", "it is (k+1)^n: never more than {value} times that", 1,
+    Claim("B3", "a node sees (k+1)^n positions: never more than {value} times that", 1,
           of="largest ratio of positions seen to (k+1)^n", within=AtMost()),
-    Claim("B3", f"it is (k+1)^n: with random weights, {LAYERS} layers and 2 heads, {{value}}", 81,
+    Claim("B3", f"with random weights, too, a node sees (k+1)^n positions: {{value}} through "
+          f"{LAYERS} layers of 2 heads", 81,
           of="positions seen, 2 heads, random weights", within=Near(0.05),
           right="(k+1)^n is the most: heads often look where another has looked, because some keys "
           "suit many queries."),
-    Claim("B3", f"it is (k+1)^n: of {SHORT} tokens, {LAYERS} layers of 2 heads see {{value}}", 81,
-          of=f"positions seen of {SHORT}, 2 heads, all apart",
+    Claim("B3", f"among {SHORT} tokens, too, a node sees (k+1)^n positions: {{value}} through "
+          f"{LAYERS} layers of 2 heads", 81, of=f"positions seen of {SHORT}, 2 heads, all apart",
           right="No more than all positions can be seen: min(T, (k+1)^n)."),
     Claim("B3", "softmax is unimodal and near argmax: without the scale, at d = 1024, the weights "
           "of all other keys sum to at most {value}", 0.1,

@@ -37,15 +37,16 @@ CLAIMS = (
           "variance are the same, the score is another."),
     Claim("B2", "softmax's Jacobian is diag(a) - a a^T, to {value}", 0,
           of="Jacobian less diag(a) - a a^T", within=Equal(1e-12)),
-    Claim("B2", "its Frobenius norm is below n * eps where a_max > 1 - eps: their ratio is at most "
-          "{value}", 1, of="largest ratio of the norm to n * eps", within=AtMost()),
+    Claim("B2", "the Jacobian's Frobenius norm is below n * eps where a_max > 1 - eps: their ratio "
+          "is at most {value}", 1, of="largest ratio of the norm to n * eps", within=AtMost()),
     Claim("B2", "a large enough d makes a_max > 1 - eps: 1 - a_max is at most {value}, typically",
           EPSILON, of="median of 1 - a_max at the largest d", within=AtMost()),
     Claim("B2", "a large enough d makes a_max > 0.99: the share of draws where it is not is "
           "{value}", 0, of="share of draws with a_max below 0.99 at the largest d",
           right="Two keys can have nearly equal scores at any d: the share falls as 1/sqrt(d) "
           "only, so the statement holds in probability."),
-    Claim("B2", "so the Jacobian's norm becomes small, for every draw below n * eps = {value}",
+    Claim("B2", "with growing d the Jacobian's norm becomes small: for every draw it is below n * "
+          "eps = {value}",
           KEYS * EPSILON, of="largest norm at the largest d", within=AtMost(),
           right="Its median vanishes faster than any power of d; its mean, which the few draws "
           "with near ties make up, falls as 1/sqrt(d), and its largest value does not fall."),

@@ -19,12 +19,13 @@ CLAIMS = (
           f"between: of {LAYERS}, {{value}} run", LAYERS, of="layers stacked, same size"),
     Claim("D10", "with outputs of another size a second layer does not fit: {value} runs", 1,
           of="layers stacked, another size"),
-    Claim("D10", "nothing has to be added for that: {value} weights", 0,
+    Claim("D10", "for outputs of the input's size nothing has to be added: {value} weights", 0,
           of="weights to add, same size"),
     Claim("D10", "several heads, too, fit without a layer that matches sizes: of 3 heads of 4 "
           "values in a width of 12, {value} weights are added", 0,
           of="weights to add, 3 heads of 4 values"),
-    Claim("D10", "otherwise a transformation is needed: for 3 heads of 5 values, {value} weights",
+    Claim("D10", "outputs of another size need a transformation: for 3 heads of 5 values, one of "
+          "{value} weights",
           15 * WIDTH, of="weights to add, 3 heads of 5 values"),
     Claim("D10", "the residual sum x + Sa[x] asks for the same size: of the output sizes 1 to 12, "
           "torch adds {value} to an input of 12", 1, of="output sizes that a residual sum takes",

@@ -31,36 +31,42 @@ Loop = Callable[[torch.optim.Optimizer, Iterable[Callable[[], Tensor]]], list[fl
 CLAIMS = (
     Claim("E12", "old gradients are applied again and again: the loop is the corrected one with "
           "momentum {value}", 1, of="momentum that gives the same parameters"),
-    Claim("E12", "that makes training unstable: at rate * curvature = 1, swings grow by the factor "
-          "{value} or more from the first to the last thousand of 4000 steps", 2,
+    Claim("E12", "applying old gradients again makes training unstable: at rate * curvature = 1, "
+          "swings grow by the factor {value} or more from the first to the last thousand of 4000 "
+          "steps", 2,
           of="growth of swings, rate * curvature = 1", within=AtLeast(),
           right="They neither grow nor shrink: the loop does not converge, but it is bounded."),
-    Claim("E12", "it diverges on a curvature h from rate * h = {value} on", 4,
+    Claim("E12", "the printed loop diverges on a curvature h from rate * h = {value} on", 4,
           of="largest rate * curvature without growth, as printed", within=Equal(0.06)),
-    Claim("E12", "the corrected loop does so from {value} on", 2,
+    Claim("E12", "the corrected loop diverges from rate * h = {value} on", 2,
           of="largest rate * curvature without growth, corrected", within=Equal(0.06)),
-    Claim("E12", "below that, one swing takes 2 pi / arccos(1 - rate * h / 2) steps: at "
-          "rate * h = 1, {value}", 6, of="steps of a swing, rate * curvature = 1"),
-    Claim("E12", "with gradients from batches it does grow: the variance of w as t^{value}", 1,
+    Claim("E12", "at smaller rates one swing of the printed loop takes 2 pi / arccos(1 - rate * h "
+          "/ 2) steps: at rate * h = 1, {value}", 6, of="steps of a swing, rate * curvature = 1"),
+    Claim("E12", "with gradients from batches the swings do grow: the variance of w grows as "
+          "t^{value}", 1,
           of="power of t in the variance, as printed", within=Equal(0.1)),
-    Claim("E12", "it is {value} times t rate s^2 / (2 h (1 - rate * h / 4))", 1,
+    Claim("E12", "the variance of w is {value} times t rate s^2 / (2 h (1 - rate * h / 4))", 1,
           of="variance over theory, as printed", within=Near(0.1)),
-    Claim("E12", "in the corrected loop it stays: it grows as t^{value}", 0,
+    Claim("E12", "in the corrected loop the variance of w stays: it grows as t^{value}", 0,
           of="power of t in the variance, corrected", within=Equal(0.1)),
     Claim("E12", "at the text's rate, 0.001, and batches of 100, a network diverges: the mean loss "
           "at the end is {value} of the first one or more", 1,
           of="last losses over the first, rate 0.001, as printed", within=AtLeast(),
           right="On digits it swings from a loss of about 0 to one of about 1 and back; the "
           "corrected loop is slow at this rate, and its loss is still higher after 1600 steps."),
-    Claim("E12", "at ten times that rate: {value} or more", 1,
+    Claim("E12", "at ten times that rate the network diverges, too: its mean loss at the end is "
+          "{value} of the first one or more", 1,
           of="last losses over the first, rate 0.01, as printed", within=AtLeast()),
-    Claim("E12", "there the corrected loop converges: {value} or less", 0.2,
+    Claim("E12", "at ten times the text's rate the corrected loop converges: the mean loss at the "
+          "end is {value} of the first one or less", 0.2,
           of="last losses over the first, rate 0.01, corrected", within=AtMost()),
-    Claim("E12", "and at a hundred times it, too: {value} or less", 0.1,
+    Claim("E12", "at a hundred times the text's rate the corrected loop converges, too: the mean "
+          "loss at the end is {value} of the first one or less", 0.1,
           of="last losses over the first, rate 0.1, corrected", within=AtMost()),
     Claim("E12", "`qk.check_training` names the fault: of the laws, the printed loop breaks "
           "{value}", ("training.zero-grad",), of="laws that are broken, as printed"),
-    Claim("E12", "and the corrected one {value}", (), of="laws that are broken, corrected"),
+    Claim("E12", "`qk.check_training` lets the corrected loop pass: it breaks {value}",
+          (), of="laws that are broken, corrected"),
 )  # fmt: skip
 
 
