@@ -104,6 +104,7 @@ def test_an_open_verdict_names_the_interval_that_leaves_it_open():
         ("`attend` returns {value}", "`attend` returns 2."),
         ("nn.MSELoss is off by {value}", "nn.MSELoss is off by 2."),
         ("s = {value}", "s = 2."),
+        ("theory: {value}", "Theory: 2."),
         ("sigma_1 > {value}", "sigma_1 > 2."),
         ("Var[s] is {value}", "Var[s] is 2."),
     ],

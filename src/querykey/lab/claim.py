@@ -98,7 +98,7 @@ class Claim:
     def sentence(self) -> str:
         """The claim as a sentence of a page: with a capital letter, where it begins with a word."""
         text = str(self)
-        first = text.split(" ")[0]
+        first = text.split(" ")[0].rstrip(",:")
         word = first == "a" or (len(first) > 1 and first.isalpha() and first.islower())
         return f"{text[0].upper() if word else text[0]}{text[1:]}."
 

@@ -17,6 +17,7 @@ HEAD = """# What the five documents claim, and what was measured
 Every statement is *confirmed*, *corrected* (the document is wrong or says too little; what is right stands beside it) or *open*,
 with the reason. A row is corrected if any of its parts is. "±" is half a 95 % confidence interval over seeds.
 Where a claim says that something differs by 0, the rounding of the numbers is allowed for; the page of the experiment names the threshold.
+"This machine" is the one that the last line of that page names.
 """  # noqa: E501 - a page of Markdown
 
 
