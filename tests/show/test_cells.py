@@ -86,7 +86,7 @@ def test_every_number_stands_out_from_its_cell(sign):
         ground = luminance("#" + "".join(f"{part:02x}" for part in mixed))
         text = luminance(label.get("fill"))
         light, dark = max(ground, text), min(ground, text)
-        assert (light + 0.05) / (dark + 0.05) > 3
+        assert (light + 0.05) / (dark + 0.05) > 4
 
 
 def test_numbers_that_are_not_finite_are_dashed_and_leave_the_others_their_colour():
