@@ -29,7 +29,9 @@ def describe(call: ModuleCall) -> GuiltyModule:
 
 
 def guilty_part(model: nn.Module, path: str) -> GuiltyModule:
-    """Return the submodule at this path, as a report names it."""
+    """Return the submodule at this path, as a report names it; a list of parts computes nothing."""
+    while path and type(submodule(model, path)).forward is nn.Module.forward:
+        path = path.rpartition(".")[0]
     return GuiltyModule(path or ROOT, source_of(submodule(model, path)))
 
 

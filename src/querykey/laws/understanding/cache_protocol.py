@@ -15,6 +15,7 @@ from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.cache_forms import MAKERS, Fresh, holders, makers, other_forms
+from querykey.laws.understanding.cache_growth import grows
 from querykey.laws.understanding.facts import CacheProtocol, Protocols
 from querykey.laws.understanding.masks import MASKS
 from querykey.laws.understanding.outputs import Path, children, follow
@@ -65,18 +66,17 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
                 continue
             if effective and deviation(whole, answer)[0] < runner.facts.threshold:
                 return candidate
-            if working is None and (
-                _beyond_doubt(runner, candidate) or _works_at_first(runner, candidate, inputs)
-            ):
+            signs = (_beyond_doubt, _works_at_first, grows)
+            if working is None and any(sign(runner, candidate, inputs) for sign in signs):
                 working = candidate
     return working
 
 
-def _beyond_doubt(runner: Runner, candidate: CacheProtocol) -> bool:
+def _beyond_doubt(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> bool:
     """Return whether names alone say which part of the output goes in, and by which argument."""
     if candidate.argument is None:
         return True
-    free = _optional(runner, runner.inputs())
+    free = _optional(runner, inputs)
     rivals = [n for n in free if ARGUMENTS.match(n) or CERTAIN.search(n)]
     if isinstance(candidate.step, _Filling):
         return True

@@ -20,7 +20,9 @@ from querykey.laws.understanding.causal_masks import masks_kept, signs_in
 from querykey.laws.understanding.facts import Intent
 from querykey.laws.understanding.influence import NothingSeenError, causal_parts, influence
 from querykey.laws.understanding.interface import (
+    TURNS,
     is_called_open,
+    looks_ahead_alone,
     scores_words,
     sign_of_decoding,
     sign_of_names,
@@ -31,7 +33,6 @@ SWITCHES = re.compile(r"^_?(is_)?(causal|autoregressive|decoder)$")
 DOUBT = "{}; if it is meant to be causal, say kind=decoder"
 SCORES = "it scores the whole vocabulary at every position"
 FRAMES = 128  # positions in which a look-ahead of frames must be seen to end
-TURNS = {"flip", "flipud", "fliplr"}  # by which a sequence is read from its end
 
 
 def find_intent(runner: Runner) -> Intent:
@@ -115,6 +116,8 @@ def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tens
         )
         why = f"its attribute `{switch[0]}` is {switch[1]}"
         return Intent(switch[1], why, DOUBT.format(SCORES) if doubtful else "")
+    if looks_ahead_alone(runner, back):
+        return Intent(True, "meant to be, as it scores words and sees none before them, only later")
     prefix = _prefix(ahead)
     if prefix:
         return Intent(

@@ -20,8 +20,20 @@ DECODER_NAMES = re.compile(r"Decoder|Llama|LLaMA|Generator")
 TARGETS = re.compile(r"tgt|trg|target|dec(oder)?_|prev_|shifted|caption|outputs?\b")
 # Operations that run along a sequence in one direction.
 ALONG = {"cumsum", "cumprod", "logcumsumexp", "fft_rfft", "rfft", "conv1d", "lstm", "gru"}
+REVERSED = re.compile(r"backward|reverse|right_?to_?left|r2l", re.I)
+TURNS = {"flip", "flipud", "fliplr"}  # by which a sequence is read from its end
 MODEL_NAMES = re.compile(r"(?<!M)LM(?![a-z])")  # of words, in one direction or in both
 OPEN_NAMES = re.compile(r"BERT|Bert|Encoder|Masked|MLM|Denois|Diffusion|Bidirect|Electra|Tagger")
+
+
+def looks_ahead_alone(runner: Runner, back: torch.Tensor) -> bool:
+    """Return whether a model that scores words sees later ones alone, and is not called reversed.
+
+    Then its mask, shift or padding is the wrong way round.
+    """
+    names = [type(module).__name__ for module in runner.copies.model.modules()]
+    turned = runner.copies.functions & TURNS or any(map(REVERSED.search, names))
+    return not back.any() and not turned and scores_words(runner)
 
 
 def sign_of_names(model: nn.Module) -> str:
