@@ -50,6 +50,27 @@ def test_auto_takes_the_fastest_that_serves(spec, backend):
     assert torch.equal(qk.attend(q, k, v, **spec), qk.attend(q, k, v, backend=backend, **spec))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own making
+def test_a_call_like_one_that_was_served_is_checked_where_it_differs():
+    q, k, v = three(torch.float32)
+    served = qk.attend(q, k, v, mask=qk.Causal())
+    assert torch.equal(qk.attend(q, k, v, mask=qk.Causal()), served)
+    with pytest.raises(qk.QuerykeyError, match="`k` is a sparse"):
+        qk.attend(q, k.to_sparse(), v, mask=qk.Causal())
+    with pytest.raises(qk.QuerykeyError, match=r"`v` is torch\.float64"):
+        qk.attend(q, k, v.double(), mask=qk.Causal())
+    with pytest.raises(BackendError, match="there is no backend `sdqa`"):
+        qk.attend(q, k, v, mask=qk.Causal(), backend="sdqa")
+    # Only a run that asks again takes the backend that has a derivative in forward mode.
+    _, tangent = torch.func.jvp(lambda x: qk.attend(x, k, v, mask=qk.Causal()), (q,), (k,))
+    step = 1e-3
+    ahead, behind = (
+        qk.attend(q.double() + e * k.double(), k.double(), v.double(), mask=qk.Causal())
+        for e in (step, -step)
+    )
+    assert ((ahead - behind) / (2 * step) - tangent).abs().max() < 1e-4
+
+
 def test_an_explanation_in_words():
     q, k, v = three()
     assert str(qk.explain(q, k, v, mask=qk.Causal())) == (

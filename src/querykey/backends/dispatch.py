@@ -71,7 +71,7 @@ class Entry:
 
 # In the order in which auto asks them.
 ENTRIES = {
-    "sdpa": Entry(_sdpa, "torch"),
+    "sdpa": Entry(_sdpa, "torch", settled=True),
     "flex": Entry(_flex, "torch", "cuda"),
     "triton": Entry(_triton, "torch", "cuda", settled=True),
     "chunked": Entry(_chunked, "torch"),
@@ -185,20 +185,23 @@ def considered(name: str, q: Array) -> bool:
 
 
 def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -> Any:
-    """Return what a call on a GPU has in common with those that are checked and served as it is.
+    """Return what a call of torch has in common with those that are checked and served as it is.
 
-    None where there is more to a call, such as an array in its mask or a transform around it. On a
-    GPU the questions take the host longer than a short sequence takes the device.
+    None where there is more to a call, such as an array in its mask or a transform around it. The
+    questions take longer than attention of a short sequence does.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(q) is not torch.Tensor or not q.is_cuda:
+    if torch is None or type(q) is not torch.Tensor or q.device.type not in ("cpu", "cuda"):
         return None
     from querykey.backends.operators import unwatched
 
     specs = isinstance(mechanism, Mechanism) and isinstance(mask, Mask)
     if not specs or not unwatched(q, k, v) or any(isinstance(x, ArrayMask) for x in mask.leaves):
         return None
-    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    if any(x.is_nested or x.layout is not torch.strided for x in (q, k, v)):
+        return None
+    kind = q.device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
     key = (*tensors, mechanism, mask, backend, autocast)
     try:

@@ -70,15 +70,19 @@ def run(request: Request[Softmax]) -> torch.Tensor:
         out = _fused(request, q, k, v)
     elif request.bias is None and _plainly_causal(request):
         seen = request.call.queries  # a key behind the last query is seen by none
-        out = _fused(request, q, k[:, :, :seen], v[:, :, :seen], is_causal=True)
+        if seen < request.call.keys:
+            k, v = k[:, :, :seen], v[:, :, :seen]
+        out = _fused(request, q, k, v, is_causal=True)
     else:
         out = _masked(request, q, k, v)
-    return out.reshape(*request.q.shape[:-1], request.v.shape[-1])
+    return out if request.q.ndim == 4 else out.reshape(*request.q.shape[:-1], request.v.shape[-1])
 
 
 def four_axes(request: Request[Softmax]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return q, k and v as (batch, heads, tokens, features), which torch's kernels want."""
     call = request.call
+    if request.q.ndim == 4:
+        return request.q, request.k, request.v
     batch = math.prod(call.batch)
     return (
         request.q.reshape(batch, call.heads, call.queries, call.key_dim),
@@ -175,4 +179,4 @@ def _fused(
         q, k, v, attn_mask=mask, is_causal=is_causal,
         scale=request.mechanism.scale_for(request.call.key_dim), **grouped,
     )  # fmt: skip
-    return out[..., :value_dim]
+    return out[..., :value_dim] if value_dim < width else out
