@@ -13,6 +13,7 @@ import querykey as qk
 from querykey.attention.positions import Rotary
 from querykey.nn import MLP, AttentionConfig, Block, BlockConfig, MLPConfig, MultiHeadAttention
 from querykey.nn.config import NormConfig
+from querykey.nn.products import cast_once, one_product
 
 torch.manual_seed(0)
 BATCH, TOKENS, WIDTH, HEADS = 2, 7, 12, 3
@@ -466,3 +467,46 @@ def test_autocast_casts_tokens_once_there_and_once_back(layer, source):
     assert casts.count == 2 * len(leaves)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(out, layer(*(leaf.detach().bfloat16() for leaf in leaves)))
+
+
+class ProductCount(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*args, **(kwargs or {}))
+
+
+def products_of(x, layers):
+    with torch.autocast("cpu", torch.bfloat16), ProductCount() as products:
+        parts = one_product(cast_once(x), layers)
+    return parts, products.count
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_of_one_input_are_one_product_while_training_under_autocast(bias):
+    layers = [nn.Linear(WIDTH, size, bias) for size in (3, 7, 2)]
+    leaves = [torch.zeros(BATCH, TOKENS, WIDTH), *(p for m in layers for p in m.parameters())]
+    for seed, leaf in enumerate(leaves):  # whole numbers: no order of sums rounds another way
+        generator = torch.Generator().manual_seed(seed)
+        leaf.data = torch.randint(-3, 4, leaf.shape, generator=generator).float()
+        leaf.requires_grad_()
+
+    def outcome():
+        parts, count = products_of(leaves[0], layers)
+        loss = parts[0].float().sum() - 2 * parts[1].float().sum() + 3 * parts[2].float().sum()
+        return count, [*parts, *torch.autograd.grad(loss, leaves)]
+
+    count, joined = outcome()
+    assert count == 1
+    calls = []
+    handle = layers[1].register_forward_hook(lambda *call: calls.append(call))
+    count, alone = outcome()  # what somebody watches is called
+    handle.remove()
+    assert (count, len(calls)) == (3, 1)
+    for one, other in zip(joined, alone, strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():  # nor are weights copied for what is computed once
+        assert products_of(leaves[0], layers)[1] == 3

@@ -21,6 +21,7 @@ from querykey.nn.config import (
 )
 from querykey.nn.mlp import MLP, activate
 from querykey.nn.norms import make_norm
+from querykey.nn.products import is_watched
 
 __all__ = [
     "ACTIVATIONS",
@@ -36,6 +37,7 @@ __all__ = [
     "activate",
     "among",
     "document_positions",
+    "is_watched",
     "make_norm",
     "token_positions",
 ]

@@ -34,6 +34,7 @@ from querykey.attention import (
 from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn.config import AttentionConfig
+from querykey.nn.products import cast_once, one_product
 from querykey.words import room_for, whole
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
@@ -148,7 +149,9 @@ class MultiHeadAttention(nn.Module):
     def project(self, x: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the tokens x, split into heads and turned."""
         x = cast_once(x)
-        q, (k, v) = split_heads(self.q(x), self.config.heads), self.memory(x)
+        q, k, v = one_product(x, (self.q, self.k, self.v))
+        q = split_heads(q, self.config.heads)
+        k, v = split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
         if self.rotary is not None and turns is not None:
             # Under autocast the turns are in float32, and queries and keys are not.
             q, k = (self.rotary.turned(part, turns).to(part.dtype) for part in (q, k))
@@ -293,17 +296,6 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
-
-
-def cast_once(x: Tensor) -> Tensor:
-    """Return x in the precision that autocast gives to matrix products.
-
-    Layers that share x would else cast it once each, and each one's gradient back again.
-    """
-    kind = x.device.type
-    if x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
-        return x
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _check_meets(x: Tensor, layer: nn.Module) -> None:

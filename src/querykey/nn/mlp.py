@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.errors import QuerykeyError
-from querykey.nn.attention import cast_once
 from querykey.nn.config import MLPConfig
+from querykey.nn.products import cast_once, one_product
 from querykey.words import room_for, whole
 
 
@@ -54,8 +54,8 @@ class MLP(nn.Module):
         """Return the activated hidden layer, (..., hidden)."""
         if self.gate is None:
             return activate(self.activation, self.up(x))
-        x = cast_once(x)
-        return activate(self.activation, self.gate(x)) * self.up(x)
+        gate, up = one_product(cast_once(x), (self.gate, self.up))
+        return activate(self.activation, gate) * up
 
     def extra_repr(self) -> str:
         """Return what the module prints of itself beside its submodules."""

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
-from torch.nn.modules.module import _has_any_global_hook
 
 from querykey.models.decoding.step import SHORTER, joined_layers
+from querykey.nn import is_watched
 
 WIDE = (torch.float32, torch.float64)
 Product = Callable[[Tensor], Tensor]
@@ -31,7 +31,7 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
     memory again as the weights. Modules with hooks, and modules of torch that are not listed here,
     stay themselves.
     """
-    if _is_watched(module):
+    if is_watched(module):
         return module
     if type(module) is nn.Linear:
         return _product([module], rows)
@@ -58,12 +58,6 @@ def lean(module: nn.Module, rows: int = 0) -> Any:
 
 
 _MACHINERY = frozenset(vars(nn.Module()))
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class says: hooks, or a forward of its own."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    return any(hooks) or "forward" in vars(module) or bool(_has_any_global_hook())
 
 
 def _is_plain(kind: type) -> bool:
@@ -93,7 +87,7 @@ def _joined_product(module: nn.Module, rows: int) -> tuple[tuple[str, ...], dict
     """Return which linear layers become one product, and that product by its name in the twin."""
     product_name, names = joined_layers(module)
     parts = [getattr(module, name) for name in names]
-    layers = [part for part in parts if type(part) is nn.Linear and not _is_watched(part)]
+    layers = [part for part in parts if type(part) is nn.Linear and not is_watched(part)]
     inputs = {(layer.in_features, layer.bias is None) for layer in layers}
     if not (rows and layers) or len(layers) < len(names) or len(inputs) > 1:
         return (), {}
