@@ -97,6 +97,7 @@ class Trainer:
         self.learner = spread(self.learner, ranks, config.loop.shard, unused)
         self.run_learner = torch.compile(self.learner) if config.loop.compile else self.learner
         self.optimizer = make_optimizer(self.model, config.optimizer)
+        self.trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         start_optimizer(self.optimizer)
         self.fingerprint = fingerprint(data)
 
@@ -145,8 +146,9 @@ class Trainer:
         loss = self.over_ranks(mean)
         if not (loss.isfinite() and norm.isfinite()):
             self.explain_failure(batches, float(loss))
-        largest = self.config.optimizer.clip or float("inf")
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), largest, norm)
+        largest = self.config.optimizer.clip or math.inf
+        if norm > largest:
+            nn.utils.clip_grads_with_norm_(self.trained, largest, norm)
         rate = rate_at(self.step, self.config.loop.steps, self.config.optimizer)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
@@ -241,7 +243,7 @@ class Trainer:
 
     def gradient_norm(self) -> Tensor:
         """Return the norm of the whole gradient."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.trained if p.grad is not None]
         return whole(nn.utils.get_total_norm(gradients))
 
     @torch.no_grad()
