@@ -82,6 +82,14 @@ def test_every_recipe_learns_in_its_short_form(tmp_path, texts, name):
     assert loss_of(trainer, seen) < 0.9 * before
 
 
+def test_sentences_are_told_from_those_with_the_same_words_in_another_order(tmp_path):
+    pytest.importorskip("tokenizers", reason="BPE is trained by the package tokenizers")
+    flags = {"folder": str(tmp_path / "run"), "samples": "10000", "steps": "350", "save_every": "0"}
+    flags |= {"evaluate_every": "0"}
+    result = make_trainer(read_config(RECIPES["inverted"].config, flags), Ranks()).run()
+    assert result.evaluation["correct"] > 0.9  # 0.5 by chance, and by counting words
+
+
 def loss_of(trainer, batch) -> float:
     trainer.model.eval()
     sums = trainer.sums(batch)

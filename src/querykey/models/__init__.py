@@ -31,6 +31,7 @@ from querykey.models.text.config import (
 from querykey.models.text.decoder import Decoder
 from querykey.models.text.encoder import Encoder
 from querykey.models.text.encoder_decoder import EncoderDecoder
+from querykey.models.text.heads import initialise
 from querykey.models.text.stack import ModelState
 from querykey.models.tokenizers import (
     ByteTokenizer,
@@ -80,6 +81,7 @@ __all__ = [
     "VisionTransformerConfig",
     "build",
     "generate",
+    "initialise",
     "is_ours",
     "load",
     "plain_tokenizer",

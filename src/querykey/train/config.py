@@ -62,6 +62,10 @@ class ModelConfig:
     dropout: Annotated[float, "share of features that are dropped"] = 0.0
     latent: Annotated[int, "features of an autoencoder's code"] = 20
     patch: Annotated[int, "pixels of a patch's side, for images"] = 4
+    weights: Annotated[
+        Literal["paper", "inputs"],
+        "how a preset's are drawn: as papers do (0.02), or with variance 1 / inputs",
+    ] = "paper"
 
     def __post_init__(self):
         check_fields(self)

@@ -18,6 +18,7 @@ from querykey.models import (
     Special,
     TokenHead,
     build,
+    initialise,
     preset,
     preset_sizes,
 )
@@ -37,6 +38,8 @@ def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
     """
     seed_generators(config.loop.seed, "weights")
     if ":" in config.model.name or "/" in config.model.name:
+        if config.model.weights != "paper":
+            raise ConfigError(f"model.weights is for presets; `{config.model.name}` draws its own")
         return _target(config.model.name, facts, config.loop.seed)
     return _preset(config, facts)
 
@@ -72,7 +75,7 @@ def _preset(whole: TrainConfig, facts: Facts) -> nn.Module:
             model_config = replace(model_config, head=_head(model_config, objective, facts))
         if objective == "translation" and isinstance(model_config, EncoderDecoderConfig):
             model_config = _with_ends(model_config, facts)
-        return build(model_config)
+        model = build(model_config)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the model `{config.name}` cannot be built: {error}") from error
     except (MemoryError, RuntimeError) as error:
@@ -80,6 +83,9 @@ def _preset(whole: TrainConfig, facts: Facts) -> nn.Module:
             f"the model `{config.name}` of {config.layers} layers of {config.width} features takes "
             f"more memory than there is ({last_line(error, 80)})"
         ) from error
+    if config.weights == "inputs":
+        initialise(model, std=None)
+    return model
 
 
 def _head(config: EncoderConfig, objective: str, facts: Facts) -> ClassHead | PairHead:

@@ -42,14 +42,18 @@ class PairScores(nn.Module):
         return self.tokens(x), self.classes(first)
 
 
-def initialise(model: nn.Module, std: float = 0.02) -> None:
+def initialise(model: nn.Module, std: float | None = 0.02) -> None:
     """Draw matrices from a normal distribution; biases are 0, as in BERT and GPT-2.
 
-    Gates of decay are opened, so that a fresh model remembers.
+    Their 0.02 is for 768 features. Where `std` is None, it is 1 / sqrt(inputs), and vectors of
+    tokens have length 1: in a model of 64 features 0.02 makes all attention weights alike, and what
+    takes a comparison of words is not learned. Gates of decay are opened, so that a fresh model
+    remembers.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
+            inputs = module.weight[0].numel()
+            nn.init.normal_(module.weight, std=inputs**-0.5 if std is None else std)
         if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
             nn.init.zeros_(module.bias)
     for module in model.modules():
