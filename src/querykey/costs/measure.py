@@ -117,8 +117,9 @@ def _of_model(measured: MeasuredModel, options: PassOptions, engine: str) -> For
     try:
         return confirm(measured, options, formulas)
     except DisagreeError:
-        if not formulas.derivation.copied:
+        if not formulas.derivation.copied and not measured.whole_numbers.kept:
             raise
+        measured.whole_numbers.give_up()
         return confirm(measured, options, symbolic(measured, options))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from querykey.costs.counting.tensors import random_state
+from querykey.costs.counting.whole_numbers import WholeNumbers
 from querykey.costs.inputs import CostError, Inputs, whole_size
 from querykey.targets import is_lazy
 from querykey.words import a_type, last_line, suggest
@@ -61,6 +62,7 @@ class MeasuredModel:
         other = self.model({name: values[2] for name, values in self.values.items()})
         paths = [{path for path, _ in model.named_modules()} for model in (base, other)]
         self.varies = paths[0] != paths[1]  # as when the number of layers is a size
+        self.whole_numbers = WholeNumbers()
         self.picked: dict[str, str] = {}  # sizes that depend on values: the module of each
 
     def add_picked(self, modules: Mapping[str, str]) -> None:

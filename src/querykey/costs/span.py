@@ -45,7 +45,8 @@ class Span:
         model = measured.model(base)
         symbols = Symbols(hints_of(measured, base, 0), measured.steps)
         depths = Depths()
-        setting = PassSetting({**base, **symbols.sizes}, devices(model)[0], symbols.mode)
+        sizes, whole = {**base, **symbols.sizes}, measured.whole_numbers
+        setting = PassSetting(sizes, devices(model)[0], symbols.mode, whole_numbers=whole)
         try:
             run_pass(model, measured.inputs, self.options, setting, depths=depths)
         except CostError:

@@ -22,6 +22,7 @@ from querykey.costs.counting.restoring import restored
 from querykey.costs.counting.tensors import TensorMaker
 from querykey.costs.counting.trace import BACKWARD, Trace
 from querykey.costs.counting.traffic import Traffic
+from querykey.costs.counting.whole_numbers import WholeNumbers
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.memory.timeline import Timeline
 from querykey.costs.private import run_backward, size_of
@@ -48,6 +49,7 @@ class PassSetting:
 
     Without a mode, real tensors run. With `data_dependent`, sizes that depend on values get names.
     With `copy_layers`, only two of equal layers run, and the others are taken to cost the same.
+    `whole_numbers` are the files in which `int` is called on symbolic sizes.
     """
 
     sizes: Mapping[str, Any]
@@ -55,6 +57,7 @@ class PassSetting:
     mode: Any = field(default_factory=nullcontext)
     data_dependent: DataDependentSizes | None = None
     copy_layers: bool = False
+    whole_numbers: WholeNumbers = field(default_factory=WholeNumbers)
 
 
 def run_pass(
@@ -83,6 +86,7 @@ def run_pass(
         stack.enter_context(restored(model))
         stack.enter_context(quiet())
         stack.enter_context(setting.mode)
+        stack.enter_context(setting.whole_numbers.watched())
         stack.enter_context(torch.device(setting.device))
         stack.enter_context(torch.enable_grad() if options.graph else torch.no_grad())
         # oneDNN's fused layers (an LSTM in one operation) would hide their matrix products.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -41,6 +42,17 @@ def symbolic(
     """
     if symbolic_shapes() is None:
         raise RefusedError("this torch has no symbolic shapes")
+    derive = partial(_derive, measured, options, data_dependent, copy_layers, at)
+    return measured.whole_numbers.kept_if_needed(derive)
+
+
+def _derive(
+    measured: MeasuredModel,
+    options: PassOptions,
+    data_dependent: bool,
+    copy_layers: bool,
+    at: Mapping[str, int] | None,
+) -> FormulaSet:
     base = measured.base()
     model = measured.model(base)
     # A size may equal a constant of the model by chance, and then seems baked in: two are tried.
@@ -108,7 +120,8 @@ class _Passes:
             symbols = Symbols(self.hints, self.measured.steps)
             picked = DataDependentSizes(_adding(symbols)) if self.data_dependent else None
             sizes = {**self.base, **symbols.sizes}
-            setting = PassSetting(sizes, device, symbols.mode, picked, shortcut)
+            whole = self.measured.whole_numbers
+            setting = PassSetting(sizes, device, symbols.mode, picked, shortcut, whole)
             try:
                 return run_pass(self.model, self.measured.inputs, options, setting), symbols
             except CostError:
@@ -129,7 +142,8 @@ def hints_of(measured: MeasuredModel, base: Mapping[str, int], shift: int) -> di
     used = {size for name, size in base.items() if name in measured.hyper}
     hints: dict[str, int] = {}
     for place, name in enumerate(n for n in measured.names if n not in measured.hyper):
-        choices = range(5 + 2 * place + shift, 999)
+        start = max(5, measured.whole_numbers.least)
+        choices = range(start + 2 * place + shift, 999)
         choices = measured.values[name] if name in measured.stated else choices
         least = 5 * measured.steps.get(name, 1)
         free = (n for n in choices if n >= least and n not in used and n not in hints.values())

@@ -6,12 +6,16 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import sympy
 from sympy.core.relational import Relational
 
+# Sizes at which a condition that does not repeat is tried, such as one on a square root.
+TRIED = np.unique([*range(1, 1 << 16), *(int(2 ** (n / 8)) for n in range(128, 321))])
+CONSTANTS = 1000  # a number in such a condition is at most this, and what it decides is seen there
 GRID = (*range(2, 18), 31, 32, 64, 100, 128, 1000, 1024, 4099, 10**6)  # for several sizes
 MOST = 1 << 40  # a condition that holds for all sizes up to here is dropped
 EVERY = 1 << 21  # at most so many sizes are tried one by one
@@ -29,15 +33,24 @@ class Validity:
     @staticmethod
     def of(guards: Sequence[Any], hints: Mapping[str, int]) -> Validity:
         """Return the conditions among torch's guards of a pass that ran at `hints`."""
+        reduced = [_reduced(guard) for guard in guards]
+        several: dict[Any, list[sympy.Symbol]] = {}
         conditions: dict[sympy.Basic, None] = {}
-        for guard in guards:
+        for guard in reduced:
             names = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
-            if not names or not all(symbol.name in hints for symbol in names):
+            if not hints.keys() >= {symbol.name for symbol in names}:
                 continue
             if len(names) == 1:
                 for condition in _of_one(guard, names[0], hints[names[0].name]):
                     conditions[condition] = None
-            elif not _true_at(guard, names, _grid(guard, names)).all():
+            elif names:
+                several[guard] = names
+        bounds: list[Any] = [condition for condition in conditions if _is_bound(condition)]
+        for guard, names in several.items():
+            grid = _grid(guard, names)
+            for bound in (bound for bound in bounds if bound.lhs in names):
+                grid = grid[_true_at(bound, names, grid)]
+            if not len(grid) or not _true_at(guard, names, grid).all():
                 conditions[guard] = None
         return Validity(tuple(_strongest(list(conditions))))
 
@@ -140,8 +153,9 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
         sizes = np.array(turns)
         true = np.array([_truth(guard, {symbol: size}) == sympy.true for size in turns])
     else:
-        sizes = np.arange(1, max(_period(guard), 2 * hint) + 1)
-        if len(sizes) > EVERY or not _repeats(guard):
+        repeats = _repeats(guard)
+        sizes = np.arange(1, max(_period(guard), 2 * hint) + 1) if repeats else TRIED
+        if len(sizes) > EVERY or (not repeats and _largest(guard) > CONSTANTS):
             return [guard]
         true = _true_at(guard, [symbol], sizes[:, None])
     if not true.any():
@@ -150,11 +164,28 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
     low, high = int(sizes[first]), int(sizes[last])
     if not true[first : last + 1].all():
         ends = int(sizes[np.flatnonzero(~true)[-1]])  # all that is false lies up to here
-        return [symbol >= ends + 1] if turns is None and ends < hint else [guard]
+        if turns is None and ends < hint:
+            return [symbol >= ends + 1]
+        step = int(sizes[np.flatnonzero(true)[1]]) - low
+        multiples = turns is None and np.array_equal(true, sizes % step == low % step)
+        return [sympy.Eq(symbol % step, low % step)] if multiples else [guard]
     if low == high:
         return [sympy.Eq(symbol, hint)]
     bounds: list[Any] = [symbol >= low] if low > 1 else []
     return [*bounds, symbol <= high] if last < len(sizes) - 1 else bounds
+
+
+def _reduced(guard: Any) -> Any:
+    """Return a relation without the positive factors that all of its terms share."""
+    if not isinstance(guard, Relational):
+        return guard
+    left: Any = guard.lhs
+    factors = sympy.Mul.make_args(sympy.factor_terms(left - guard.rhs))
+    kept = [f for f in factors if not f.is_Symbol and not (f.is_Rational and f.is_positive)]
+    if len(kept) == len(factors):
+        return guard
+    number, rest = sympy.Mul(*kept).as_coeff_Add()
+    return guard.func(rest, -number)
 
 
 def _turns(guard: Any, symbol: sympy.Symbol) -> list[int] | None:
@@ -175,6 +206,10 @@ def _repeats(guard: Any) -> bool:
     whole = guard.atoms(sympy.Function) == guard.atoms(sympy.floor, sympy.ceiling, sympy.Mod)
     powers = all(power.exp.is_Integer for power in guard.atoms(sympy.Pow))
     return whole and powers and not guard.atoms(sympy.Float)
+
+
+def _largest(guard: Any) -> int:
+    return max((abs(int(n)) for n in guard.atoms(sympy.Integer)), default=0)
 
 
 def _period(guard: Any) -> int:
@@ -205,7 +240,10 @@ def _true_at(guard: Any, names: Sequence[sympy.Symbol], sizes: np.ndarray) -> np
     exact = {
         "floor": lambda value: np.floor(value + ROUNDING),
         "ceiling": lambda value: np.ceil(value - ROUNDING),
+        "RoundToInt": np.round,
+        "larger": np.maximum,
     }
+    guard = guard.replace(sympy.Max, lambda *sides: reduce(sympy.Function("larger"), sides))
     try:
         with np.errstate(all="ignore"):
             true = sympy.lambdify(names, guard, [exact, "numpy"])(*sizes.T.astype(float))
@@ -235,4 +273,13 @@ def _strongest(conditions: list[Any]) -> list[Any]:
             kept[key] = max(kept[key], condition, key=lambda c: int(c.rhs))
         else:
             kept[key] = min(kept[key], condition, key=lambda c: int(c.rhs))
-    return list(kept.values())
+    return [c for c in kept.values() if not _follows(c, kept)]
+
+
+def _follows(condition: Any, kept: Mapping[Any, Any]) -> bool:
+    """Return whether a bound says already that a size is not some number."""
+    if not isinstance(condition, sympy.Ne) or not condition.rhs.is_Integer:
+        return False
+    low, high = (kept.get((kind, condition.lhs)) for kind in (sympy.Ge, sympy.Le))
+    number: Any = condition.rhs
+    return bool((low is not None and number < low.rhs) or (high is not None and number > high.rhs))

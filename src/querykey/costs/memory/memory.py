@@ -120,7 +120,8 @@ class PeakMemory:
         hints = hints_of(measured, base, 0)
         symbols = Symbols(hints, measured.steps)
         timeline = Timeline()
-        setting = PassSetting({**base, **symbols.sizes}, devices(model)[0], symbols.mode)
+        sizes, whole = {**base, **symbols.sizes}, measured.whole_numbers
+        setting = PassSetting(sizes, devices(model)[0], symbols.mode, whole_numbers=whole)
         with three_of_equal_layers(model, timeline) if shortcut else nullcontext([]) as repeats:
             run_pass(model, measured.inputs, self.options, setting, timeline)
         if symbols.baked():

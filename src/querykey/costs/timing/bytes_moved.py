@@ -128,7 +128,8 @@ class BytesMoved:
         model, hints = measured.model(base), hints_of(measured, base, shift)
         symbols, traffic = Symbols(hints, measured.steps), Traffic()
         sizes = {**base, **symbols.sizes}
-        setting = PassSetting(sizes, devices(model)[0], symbols.mode, copy_layers=shortcut)
+        device, whole = devices(model)[0], measured.whole_numbers
+        setting = PassSetting(sizes, device, symbols.mode, None, shortcut, whole)
         run_pass(model, measured.inputs, self.options, setting, traffic=traffic)
         if symbols.baked():
             raise RefusedError("the model turns sizes into numbers")
