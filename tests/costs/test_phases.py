@@ -32,7 +32,7 @@ def test_a_cache_has_the_bytes_and_a_token_the_flops_of_a_real_one(name):
         assert report.state_bytes == real_cache(cache)
         with FlopCounterMode(display=False) as counter:
             model(ids[:, 17:], past_key_values=cache, use_cache=True)
-    assert report.flops.forward == counter.get_total_flops()
+    assert report.flops.forward == report.flops.visible == counter.get_total_flops()
     assert (report.flops.backward, report.saved_bytes) == (0, 0)
 
 
@@ -77,6 +77,30 @@ def test_a_model_with_extend_has_phases():
     assert token.at(batch=5).state_bytes == 120
     assert token.settings["phase"] == "decode"
     assert "phase='decode'" in qk.cost(model, inputs).state_bytes
+
+
+class Attending(Sums):
+    """A decoder whose state is all tokens, and whose prompt is read with a causal flag."""
+
+    def empty_state(self, batch=1):
+        return torch.zeros(batch, 0, 6)
+
+    def extend(self, ids, state):
+        q, keys = self.embed(ids), torch.cat([state, self.embed(ids)], 1)
+        prompt = state.shape[1] == 0
+        attend = nn.functional.scaled_dot_product_attention
+        out = attend(q[:, None], keys[:, None], keys[:, None], is_causal=prompt)
+        return self.out(out[:, 0]), keys
+
+
+def test_a_new_token_sees_the_whole_prompt_though_a_flag_hid_pairs_while_it_was_read():
+    inputs = qk.tokens("batch", "seq")
+    token = qk.cost(Attending(), inputs, phase="decode").at(batch=3, seq=10).flops
+    assert token.forward == 3 * (2 * 6 * 20 + 2 * 11 * 12)
+    assert token.visible == token.forward
+    prompt = qk.cost(Attending(), inputs, phase="prefill").at(batch=3, seq=10).flops
+    assert prompt.forward == 3 * (10 * 2 * 6 * 20 + 2 * 100 * 12)
+    assert prompt.visible == 3 * (10 * 2 * 6 * 20 + 2 * 55 * 12)
 
 
 def test_the_presets_keep_what_their_equations_say():
