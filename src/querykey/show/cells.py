@@ -12,7 +12,7 @@ from itertools import groupby
 
 LABELLED = 12  # columns, at most, of a grid whose numbers are written into their cells
 TOP, ROOM, LETTER = 44, 16, 7  # pixels: above the grid, around it, the width of a letter
-DARK = 0.9  # of the largest number: from here on white is read more easily than black
+DARK = 0.9  # of the largest number: from here on white is read more easily than black on blue
 INK, FAINT = "#333333", "#cccccc"
 
 
@@ -69,7 +69,7 @@ def _numbered_cells(
         x = left + index * size[0]
         yield _cell(x, y, size, share, edge=True)
         label = _text(x + size[0] / 2, y + size[1] / 2 + 4, f"{value:.3g}", "middle")
-        yield label.replace(INK, "#ffffff" if abs(share) > DARK else "#000000")
+        yield label.replace(INK, "#ffffff" if share > DARK else "#000000")
 
 
 def _line_of_cells(left: float, y: float, side: int, shares: list[float]) -> Iterator[str]:
