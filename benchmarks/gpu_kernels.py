@@ -23,7 +23,7 @@ def kernels(tokens: int, product: float, copy: float) -> list[list]:
     pair = rows * PLANS[SIZE].chunk // 2 * SIZE  # multiply-adds of one product over near pairs
     work = {  # FLOPs, or bytes as negative numbers
         "outputs": 2 * (rows * (3 * cube // 4 + 2 * square) + 2 * pair),
-        "chunk_sums": 2 * rows * (3 * cube // 4 + 2 * square),
+        "chunk_sums": 2 * rows * (SIZE * (SIZE + 8) // 2 * SIZE + 2 * square),
         "query_gradients": 2 * (rows * (cube + 2 * square) + 3 * pair),
         "key_gradients": 2 * (rows * (2 * cube + 3 * square) + 4 * pair),
         "running_sums": -2 * 2 * tables,

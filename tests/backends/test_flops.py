@@ -93,7 +93,7 @@ def loop(queries, keys, size, width, causal, chunk):
     square, rest = size * size * width, size * width + size * size
     for _ in range(keys):
         if chunk is not None:
-            total += 3 * square // 4 + rest
+            total += size * (size + 8) // 2 * width + rest
     for _ in range(queries):
         if chunk is not None:
             total += square + rest

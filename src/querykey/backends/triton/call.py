@@ -252,13 +252,14 @@ class SumLaunches:
         # No later chunk asks for the sums of the last, nor an earlier one for those of the first
         # going backward, unless a state is to hold them.
         asked = self.chunks - 1 if call.causal and not call.carried else self.chunks
-        tiles, launch = plans.sum_plan(max(key_dim, value_dim))
+        tiles, launch = plans.sum_plan(key_dim, value_dim)
+        pairs = key_dim // 8 * (key_dim // 8 + 1) // 2  # of octets
         self.transposed = Launcher(
             sums.transposed, (blocks, lanes * group), plans.PLAIN,
             T=tokens, blocks=blocks, D=key_dim, STEP=call.step,
         )  # fmt: skip
         self.chunk_sums = Launcher(
-            sums.chunk_sums, (self.square_shape[0] // tiles + 2, asked, lanes), launch,
+            sums.chunk_sums, (pairs // tiles + 2, asked, lanes), launch,
             T=tokens, blocks=blocks, chunks=self.chunks, G=group, CHUNK=chunk, D=key_dim,
             M=value_dim, STEP=call.step, FIRST=self.chunks - asked if backward else 0,
             TILES=tiles, EVEN=longest_near is None and tokens % chunk == 0, WEIGHTED=weighted,

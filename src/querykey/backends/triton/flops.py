@@ -88,8 +88,8 @@ def extend(
 
 
 def _summed(tokens: int, size: int, width: int) -> int:
-    """Sums of degree 2 in three quarters of the square, and the rest."""
-    return 2 * tokens * (3 * size * size // 4 * width + _rest(size, width))
+    """Sums of degree 2, each pair of octets once, and the rest."""
+    return 2 * tokens * (size * (size + 8) // 2 * width + _rest(size, width))
 
 
 def _read(tokens: int, size: int, width: int) -> int:

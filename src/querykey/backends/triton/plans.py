@@ -77,9 +77,9 @@ def plan(key_dim: int, value_dim: int) -> Plan:
     return PLANS[key_dim if value_dim <= 64 else value_dim]
 
 
-def sum_plan(size: int) -> tuple[int, Launch]:
-    """Return how many tiles of degree 2 a program sums up, and how it runs; it has no near tile."""
-    return (4, Launch(0, 0, 4, 3)) if size <= 64 else (2, Launch(0, 0, 8, 3))
+def sum_plan(key_dim: int, value_dim: int) -> tuple[int, Launch]:
+    """Return how many pairs of octets a program sums up, and how it runs; it has no near tile."""
+    return min(key_dim // 16, 4), Launch(0, 0, 4 if max(key_dim, value_dim) <= 64 else 8, 3)
 
 
 @dataclass(frozen=True)

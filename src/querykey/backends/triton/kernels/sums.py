@@ -45,7 +45,7 @@ def chunk_sums(
     BACKWARD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of one chunk and lane over its tokens and G heads: programs 0 and 1 the
-    moments, each other program TILES tiles of S_ij, 2 or 4, see `tiles`.
+    moments, each other program S_ij for TILES pairs of octets of i and j, 1, 2 or 4.
 
     Chunks are counted from FIRST on; EVEN says that all of them are full. Of documents, whose low,
     end and facts are those of `intervals`, only the tokens are summed up that other chunks ask for,
@@ -67,8 +67,7 @@ def chunk_sums(
     x_LGBDS, y_LGTM = x_LGBDS + lane * G * blocks * STEP * D, y_LGTM + lane * G * T * M
     # As many steps as a chunk has, whole or not: products then need not wait for each other.
     begin, end = c * CHUNK, c * CHUNK + CHUNK
-    i = part * TILES - 2 * TILES
-    square_LCPDM += ((lane * chunks + c) * (3 * D // 4) + i) * D * M
+    square_LCPDM += (lane * chunks + c) * (3 * D // 4) * D * M
     moments_LCR += (lane * chunks + c) * (D * M + D * D + M + D)
     if part == 0:
         _write_moments_of_values(
@@ -84,17 +83,25 @@ def chunk_sums(
             x_LGTD, x_LGBDS, w_LGT, moments_LCR + D * M, count_LC, begin, end, since, until, T,
             blocks, G=G, D=D, M=M, STEP=STEP, WEIGHTED=WEIGHTED, PRECISION=PRECISION,
         )  # fmt: skip
-    elif i < D // 2:
-        _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, i,
-            G=G, D=D, M=M, STEP=STEP, TILES=TILES, UPPER=False, EVEN=EVEN, PRECISION=PRECISION,
-        )  # fmt: skip
     else:
-        i = 2 * i - D // 2
-        _write_tiles(
-            x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, i,
-            G=G, D=D, M=M, STEP=STEP, TILES=TILES, UPPER=True, EVEN=EVEN, PRECISION=PRECISION,
-        )  # fmt: skip
+        # Octets stand in a circle: each is paired with itself and the next ones, up to half way
+        # round; those half way round from each other come last, as they would come twice.
+        HALF: tl.constexpr = D // 16
+        pair = (part - 2) * TILES
+        if pair < 2 * HALF * HALF:
+            first = pair // HALF
+            _write_tiles(
+                x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, first,
+                first + pair % HALF, G=G, D=D, M=M, STEP=STEP, TILES=TILES, SHARED=True,
+                EVEN=EVEN, PRECISION=PRECISION,
+            )  # fmt: skip
+        else:
+            first = pair - 2 * HALF * HALF
+            _write_tiles(
+                x_LGBDS, y_LGTM, square_LCPDM, begin, end, since, until, T, blocks, first,
+                first + HALF, G=G, D=D, M=M, STEP=STEP, TILES=TILES, SHARED=False, EVEN=EVEN,
+                PRECISION=PRECISION,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -158,62 +165,69 @@ def _write_moments_of_keys(
 
 @triton.jit
 def _write_tiles(
-    x_GBDS, y_GTM, square_PDM, begin, end, since, until, T, blocks, first,
+    x_GBDS, y_GTM, square_PDM, begin, end, since, until, T, blocks, first, second,
     G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, STEP: tl.constexpr, TILES: tl.constexpr,
-    UPPER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    SHARED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write TILES tiles S_i (D, M) = sum_t x_ti x_t y_t^T, i from first on, or, where UPPER, as
-    many tiles of two i each with the rows j >= D / 2 alone.
+    """Write S_ij = sum_t x_ti x_tj y_t^T for TILES pairs of octets, 8 entries each.
+
+    j goes through octets from `second` on; i through those from `first` on, or, where SHARED,
+    through that one alone.
     """
-    H: tl.constexpr = D // 2
-    r, m, tt = tl.arange(0, D), tl.arange(0, M), tl.arange(0, STEP)
-    j = H + r % H if UPPER else r
-    a0 = tl.zeros((D, M), tl.float32)
-    a1 = tl.zeros((D, M), tl.float32)
-    a2 = tl.zeros((D, M), tl.float32)
-    a3 = tl.zeros((D, M), tl.float32)
+    m, tt = tl.arange(0, M), tl.arange(0, STEP)
+    octet = tl.arange(0, 8)[:, None] * STEP + tt[None, :]
+    a0 = tl.zeros((64, M), tl.float32)
+    a1 = tl.zeros((64, M), tl.float32)
+    a2 = tl.zeros((64, M), tl.float32)
+    a3 = tl.zeros((64, M), tl.float32)
     for h in range(G):
         x_BDS, y_TM = x_GBDS + h * blocks * STEP * D, y_GTM + h * T * M
         for t0 in range(begin, end, STEP):
             t = t0 + tt
-            xs = x_BDS + t0 * D + j[:, None] * STEP + tt[None, :]
-            xi = x_BDS + t0 * D + first * STEP + tt
             if EVEN:
                 y = tl.load(y_TM + t[:, None] * M + m[None, :])
             else:
                 there = summed(t, since, until)[:, None]
                 y = tl.load(y_TM + t[:, None] * M + m[None, :], mask=there, other=0.0)
-            if UPPER:
-                # From loads alone: with a `where` the factors would go through shared memory.
-                low = tl.load(xs, mask=(r < H)[:, None], other=0.0)
-                high = tl.load(xs, mask=(r >= H)[:, None], other=0.0)
-            else:
-                low = tl.load(xs)
-                high = low
-            x0 = _times(low, high, xi, STEP, UPPER)
-            a0 = tl.dot(x0, y, a0, input_precision=PRECISION)
-            x1 = _times(low, high, xi + (2 * STEP if UPPER else STEP), STEP, UPPER)
-            a1 = tl.dot(x1, y, a1, input_precision=PRECISION)
-            if TILES == 4:
-                x2 = _times(low, high, xi + (4 * STEP if UPPER else 2 * STEP), STEP, UPPER)
-                a2 = tl.dot(x2, y, a2, input_precision=PRECISION)
-                x3 = _times(low, high, xi + (6 * STEP if UPPER else 3 * STEP), STEP, UPPER)
-                a3 = tl.dot(x3, y, a3, input_precision=PRECISION)
-    square_PDM += r[:, None] * M + m[None, :]
-    tl.store(square_PDM, a0.to(square_PDM.dtype.element_ty))
-    tl.store(square_PDM + D * M, a1.to(square_PDM.dtype.element_ty))
-    if TILES == 4:
-        tl.store(square_PDM + 2 * D * M, a2.to(square_PDM.dtype.element_ty))
-        tl.store(square_PDM + 3 * D * M, a3.to(square_PDM.dtype.element_ty))
+            x = x_BDS + t0 * D + octet
+            x0 = tl.load(x + first * 8 * STEP)
+            a0 = tl.dot(_pairs(x0, x, second, D, STEP), y, a0, input_precision=PRECISION)
+            if TILES > 1:
+                x1 = x0 if SHARED else tl.load(x + (first + 1) * 8 * STEP)
+                a1 = tl.dot(_pairs(x1, x, second + 1, D, STEP), y, a1, input_precision=PRECISION)
+            if TILES > 2:
+                x2 = x0 if SHARED else tl.load(x + (first + 2) * 8 * STEP)
+                a2 = tl.dot(_pairs(x2, x, second + 2, D, STEP), y, a2, input_precision=PRECISION)
+                x3 = x0 if SHARED else tl.load(x + (first + 3) * 8 * STEP)
+                a3 = tl.dot(_pairs(x3, x, second + 3, D, STEP), y, a3, input_precision=PRECISION)
+    step: tl.constexpr = 0 if SHARED else 1
+    _store_tile(a0, square_PDM, first, second, D, M)
+    if TILES > 1:
+        _store_tile(a1, square_PDM, first + step, second + 1, D, M)
+    if TILES > 2:
+        _store_tile(a2, square_PDM, first + 2 * step, second + 2, D, M)
+        _store_tile(a3, square_PDM, first + 3 * step, second + 3, D, M)
 
 
 @triton.jit
-def _times(low, high, xi, STEP: tl.constexpr, UPPER: tl.constexpr):
-    """Return x_j x_i of a tile; where UPPER, low is 0 below, high above, and times x_(i+1)."""
-    if UPPER:
-        return low * tl.load(xi)[None, :] + high * tl.load(xi + STEP)[None, :]
-    else:
-        return low * tl.load(xi)[None, :]
+def _pairs(xi, x_DS, octet, D: tl.constexpr, STEP: tl.constexpr):
+    """Return x_i x_j (64, STEP) for all i of xi (8, STEP) and j of an octet, round the circle."""
+    xj = tl.load(x_DS + octet % (D // 8) * 8 * STEP)
+    return tl.reshape(xi[:, None, :] * xj[None, :, :], (64, STEP))
+
+
+@triton.jit
+def _store_tile(tile, square_PDM, first, second, D: tl.constexpr, M: tl.constexpr):
+    """Store S_ij of two octets wherever `tiles` says that it is held, as S_ji too."""
+    H: tl.constexpr = D // 2
+    r, m = tl.arange(0, 64), tl.arange(0, M)[None, :]
+    i, j = first * 8 + r // 8, second % (D // 8) * 8 + r % 8
+    held_ij = tl.where(i < H, i * D + j, H * D + (i - H) * H + j - H)[:, None]
+    held_ji = tl.where(j < H, j * D + i, H * D + (j - H) * H + i - H)[:, None]
+    tile = tile.to(square_PDM.dtype.element_ty)
+    tl.store(square_PDM + held_ij * M + m, tile, mask=((i < H) | (j >= H))[:, None])
+    apart = i // 8 != j // 8  # else all of S_ji is in the tile
+    tl.store(square_PDM + held_ji * M + m, tile, mask=(apart & ((j < H) | (i >= H)))[:, None])
 
 
 @triton.jit
