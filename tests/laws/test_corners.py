@@ -3,6 +3,8 @@
 import pytest
 import torch
 from tests.laws.planted.cache_guises import Repeating
+from tests.laws.strangers import odd_idioms
+from tests.laws.strangers.scoring import score
 from torch import nn
 
 from querykey.laws import check
@@ -97,3 +99,41 @@ def test_a_unit_that_turns_by_rounding_is_no_breach(seed):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
     assert check(model, laws=["paths.autocast"]).law("paths.autocast").verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    "name", ["rotated-keys-restart", "chopped-in-front", "keys-are-plain-arrays"]
+)
+def test_a_fault_in_an_odd_idiom_is_told_and_its_twin_is_not(name):
+    [case] = [case for case in odd_idioms.CASES if case.name == name]
+    one = score("odd_idioms", case)
+    assert one.right, one.note
+
+
+class BackwardModel(odd_idioms.DilatedChoppedInFront):
+    """Scores every word by those after it, as half of a model of both directions does."""
+
+
+class Turned(odd_idioms.Dilated):
+    def forward(self, ids):
+        return super().forward(ids.flip(1)).flip(1)
+
+
+@pytest.mark.parametrize("kind", [BackwardModel, Turned])
+def test_a_model_that_reads_from_the_end_on_purpose_is_not_accused(kind):
+    assert not check(kind(), laws=["causality"]).violations
+
+
+class Prompted(odd_idioms.PureApply):
+    """Takes vectors that are put before the words, and returns those of the words alone."""
+
+    def forward(self, tokens, kept=None):
+        scores = super().forward(tokens)
+        vectors = self.tree()["embed/table"][tokens]
+        if kept is not None:
+            scores = scores + odd_idioms.dense(self.tree(), "out", kept.mean(1, keepdim=True))
+        return scores, vectors
+
+
+def test_what_does_not_grow_is_no_cache():
+    assert check(Prompted(), laws=["cache"]).about["cache"] == "none found"
