@@ -137,3 +137,26 @@ class Prompted(odd_idioms.PureApply):
 
 def test_what_does_not_grow_is_no_cache():
     assert check(Prompted(), laws=["cache"]).about["cache"] == "none found"
+
+
+class Digits(nn.Module):
+    """Continues numbers of ten digits, so that labels are alike; `step` is how far they shift."""
+
+    def __init__(self, step=1, rolled=0):
+        super().__init__()
+        self.step, self.rolled = step, rolled
+        self.embed, self.score = nn.Embedding(10, WIDTH), nn.Linear(WIDTH, 10)
+
+    def forward(self, ids, labels=None):
+        scores = self.score(self.embed(ids).cumsum(1))
+        if labels is None:
+            return scores, None
+        labels = labels.roll(self.rolled, 0)
+        first = scores[:, : ids.size(1) - self.step].mT
+        return scores, nn.functional.cross_entropy(first, labels[:, self.step :])
+
+
+@pytest.mark.parametrize(("given", "verdict"), [((1, 0), "holds"), ((2, 0), "violated"),
+                                                ((1, 1), "violated")])  # fmt: skip
+def test_labels_of_a_small_vocabulary_are_not_mistaken_for_each_other(given, verdict):
+    assert check(Digits(*given), laws=["loss.shift"]).law("loss.shift").verdict == verdict

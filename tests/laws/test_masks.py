@@ -181,3 +181,35 @@ def test_ids_of_segments_beside_the_tokens_are_no_mask():
     report = padding(taking("half", body, default="")())
     assert report.about["padding mask"] == "none"
     assert {finding.verdict for finding in report.laws} == {"not-applicable"}
+
+
+class Pairs(nn.Module):
+    """A translator whose masks must be given, and are called as nobody calls them."""
+
+    def __init__(self, hides=True):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(64, WIDTH)
+        self.net = nn.Transformer(WIDTH, HEADS, 1, 1, 24, 0.0, batch_first=True)
+        self.score, self.hides = nn.Linear(WIDTH, WORDS), hides
+
+    def read(self, ids):
+        return self.embed(ids) + self.place(torch.arange(ids.size(1)))
+
+    def forward(self, src, tgt, src_m, tgt_m):
+        later = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool).triu(1)
+        padded = {"tgt_key_padding_mask": tgt_m == 0, "src_key_padding_mask": src_m == 0}
+        beside = src_m == 0 if self.hides else None
+        return self.score(
+            self.net(
+                self.read(src), self.read(tgt), tgt_mask=later, memory_key_padding_mask=beside,
+                **padded,
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_two_masks_that_must_be_given_are_told_apart(hides):
+    report = check(Pairs(hides), laws=["padding", "causality", "vocabulary"], weights="random")
+    assert (report.kind, report.about["padding mask"]) == ("encoder-decoder", "src_m, tgt_m")
+    broken = {finding.law for finding in report.violations}
+    assert broken == (set() if hides else {"padding.right", "padding.gradient"})

@@ -89,6 +89,24 @@ def test_padding_of_one_length_is_changed_and_not_left_out():
     assert set(verdicts.values()) == {"holds"}
 
 
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Decoder()
+
+    def forward(self, ids, labels=None):
+        scores = self.net(ids)
+        if labels is None:
+            return scores, None
+        return scores, nn.functional.cross_entropy(scores[:, :-1].mT, labels[:, 1:])
+
+
+def test_no_law_fails_on_a_model_of_one_length():
+    report = check(WithLoss())
+    assert {"error", "violated"}.isdisjoint(finding.verdict for finding in report.laws)
+    assert report.law("loss.shift").verdict == "holds"
+
+
 def test_features_are_tokens_where_the_owner_says_so():
     class OfFeatures(Decoder):
         def __init__(self, sees=0):
@@ -110,9 +128,11 @@ def test_an_encoder_of_one_length_is_no_decoder():
         def forward(self, ids):
             return self.mix(self.embed(ids).mT).mT
 
-    report, verdicts = causality(Encoder(), torch.zeros(2, TOKENS, dtype=torch.long))
+    example = torch.zeros(2, TOKENS, dtype=torch.long)
+    report, verdicts = causality(Encoder(), example)
     assert report.kind == "encoder"
     assert verdicts["causality.perturb"] == "not-applicable"
+    assert check(Encoder(), example, laws=["equivariance"]).laws[0].verdict == "not-applicable"
 
 
 def test_a_classifier_of_one_length_is_left_alone():

@@ -20,6 +20,8 @@ def is_unordered(runner: Runner) -> str:
     ordered = runner.subject.ordered
     if ordered is not None:
         return "order enters, as told" if ordered else ""
+    if runner.signature.only:
+        return "order enters: it takes one number of tokens and no other"
     sign = sign_of_order(runner.copies.model)
     return f"order enters: {sign}" if sign else ""
 

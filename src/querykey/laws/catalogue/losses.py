@@ -63,17 +63,32 @@ def pairing(call: Asked, labels: torch.Tensor) -> Pairing:
     """Return which label each answer is compared with, read from the derivative by its scores."""
     if call.gradient is None:
         raise RefusalError("its loss has no derivative by scores of words that could be read")
-    places = {int(labels[r, t]): (r, t) for r in range(len(labels)) for t in range(labels.shape[1])}
-    most, pairs = float(call.gradient.abs().max()), {}
+    places: dict[int, list[tuple[int, int]]] = {}
+    for r, row in enumerate(labels.tolist()):
+        for t, label in enumerate(row):
+            places.setdefault(label, []).append((r, t))
+    most, met = float(call.gradient.abs().max()), {}
     for r, row in enumerate(call.gradient):
         for t, gradient in enumerate(row):
             if float(gradient.abs().max()) <= NONE * most:
                 continue
-            place = places.get(int(gradient.argmin()))
-            if place is None:
+            if int(gradient.argmin()) not in places:
                 raise RefusalError("its loss is no cross-entropy of the labels")
-            pairs[r, t] = place
-    return Pairing(pairs)
+            met[r, t] = places[int(gradient.argmin())]
+    return Pairing(_settled(met))
+
+
+def _settled(met: dict[tuple[int, int], list[tuple[int, int]]]) -> dict:
+    """Return one label for every answer where a small vocabulary makes several labels alike.
+
+    A shift that all answers can have in common is the one that they have.
+    """
+    shifts = [{p - t for row, p in labels if row == r} for (r, t), labels in met.items()]
+    common = set.intersection(*shifts) if shifts else set()
+    if common:
+        step = min(common, key=lambda shift: abs(shift - 1))
+        return {(r, t): (r, t + step) for r, t in met}
+    return {answer: labels[-1] for answer, labels in met.items()}
 
 
 def asked_with(runner: Runner, inputs: Inputs, labels: torch.Tensor, setting: Setting) -> Asked:
@@ -157,6 +172,8 @@ def _from_labels_alone(
 def uncounted(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Hide labels, pad rows, and split the batch: the loss keeps to its own normalisation."""
     inputs, ignored = runner.inputs(setting), interface(runner).ignored
+    if runner.signature.only:
+        raise RefusalError("it takes one number of tokens and no other, so none are padding")
     if ignored is None:
         raise RefusalError("no label was found that says that a place does not count")
     labels = distinct_labels(runner, inputs)

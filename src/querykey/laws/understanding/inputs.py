@@ -177,7 +177,7 @@ def _groupings(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:
     """Yield guesses of which inputs share a length.
 
     Lengths that already differ are taken as they are. Otherwise every input gets a length of its
-    own, then only the first one does, then all share one.
+    own, then those whose names begin alike share one, then all but the first, then all.
     """
     data = [entry for entry in inputs if entry.kind in DATA]
     settled = len({length_of(entry) for entry in inputs}) > 1 or len(data) == 1
@@ -185,6 +185,9 @@ def _groupings(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:
         free = ("seq", "target_seq", "third_seq")
         if len(inputs) <= 3:
             yield tuple(_renamed(entry, free[i]) for i, entry in enumerate(inputs))
+        first = list(dict.fromkeys(entry.name.split("_")[0] for entry in inputs))
+        if 1 < len(first) <= len(free) and len(first) < len(inputs):  # src, tgt, src_m, tgt_m
+            yield tuple(_renamed(e, free[first.index(e.name.split("_")[0])]) for e in inputs)
         yield tuple(_renamed(entry, free[min(i, 1)]) for i, entry in enumerate(inputs))
     yield inputs
 

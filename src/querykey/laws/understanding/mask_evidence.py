@@ -23,6 +23,7 @@ OTHERS = re.compile(
     r"\w*(ids|idx|index|embeds?|embeddings?|types?|weights?|labels?|targets?|positions?)|"
     r"(return|output|use|past|cache|doc|seg|pack|sample|cu|max|num_items)\w*|y|k|v|memory|states?"
 )
+WHOLE = "multi_head_attention_forward"  # what it calls inside is not seen
 FUSED = "scaled_dot_product_attention"
 NONE, LOW = 1e-9, -1e4  # a weight below, and a score below, are of a key that is hidden
 
@@ -40,6 +41,10 @@ class HiddenKeys(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in SOFTMAXES and isinstance(result, torch.Tensor):
             self._note(result.detach().abs() > NONE)
+        elif name == WHOLE:
+            mask = (kwargs or {}).get("key_padding_mask")
+            if isinstance(mask, torch.Tensor):
+                self._note(~mask if mask.dtype is torch.bool else mask > LOW)
         elif name == FUSED:
             mask = (kwargs or {}).get("attn_mask", args[3] if len(args) > 3 else None)
             if isinstance(mask, torch.Tensor):

@@ -57,12 +57,10 @@ def mask_of_example(
 
 def may_hide(runner: Runner, entry: Input) -> bool:
     """Return whether an input of whole numbers beside the ids may be a mask of any name."""
-    signature = runner.signature
-    beside = entry is not signature.main and any(
-        e is not entry and length_of(e) == length_of(entry) for e in signature.inputs
-    )
+    alike = [e for e in runner.signature.inputs if length_of(e) == length_of(entry)]
+    beside = bool(length_of(entry)) and entry not in (runner.signature.main, alike[0])
     small = entry.kind == "tokens" and len(entry.axes) == 2 and entry.axes[0] == "batch"
-    return bool(small and length_of(entry) and beside and not OTHERS.fullmatch(entry.name))
+    return bool(small and beside and not OTHERS.fullmatch(entry.name))
 
 
 def _is_mask(entry: Input) -> bool:
