@@ -14,7 +14,7 @@ import sympy
 from sympy.core.relational import Relational
 
 # Sizes at which a condition that does not repeat is tried, such as one on a square root.
-TRIED = np.unique([*range(1, 1 << 16), *(int(2 ** (n / 8)) for n in range(128, 321))])
+TRIED = np.unique([*range(1, 1 << 14), *(int(2 ** (n / 8)) for n in range(112, 321))])
 CONSTANTS = 1000  # a number in such a condition is at most this, and what it decides is seen there
 GRID = (*range(2, 18), 31, 32, 64, 100, 128, 1000, 1024, 4099, 10**6)  # for several sizes
 MOST = 1 << 40  # a condition that holds for all sizes up to here is dropped
@@ -33,25 +33,18 @@ class Validity:
     @staticmethod
     def of(guards: Sequence[Any], hints: Mapping[str, int]) -> Validity:
         """Return the conditions among torch's guards of a pass that ran at `hints`."""
-        reduced = [_reduced(guard) for guard in guards]
-        several: dict[Any, list[sympy.Symbol]] = {}
-        conditions: dict[sympy.Basic, None] = {}
-        for guard in reduced:
-            names = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
-            if not hints.keys() >= {symbol.name for symbol in names}:
+        conditions: dict[Any, None] = {}
+        for guard in map(_reduced, guards):
+            symbols = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
+            if not symbols or not hints.keys() >= {symbol.name for symbol in symbols}:
                 continue
-            if len(names) == 1:
-                for condition in _of_one(guard, names[0], hints[names[0].name]):
-                    conditions[condition] = None
-            elif names:
-                several[guard] = names
-        bounds: list[Any] = [condition for condition in conditions if _is_bound(condition)]
-        for guard, names in several.items():
-            grid = _grid(guard, names)
-            for bound in (bound for bound in bounds if bound.lhs in names):
-                grid = grid[_true_at(bound, names, grid)]
-            if not len(grid) or not _true_at(guard, names, grid).all():
-                conditions[guard] = None
+            alone = len(symbols) == 1
+            found = _of_one(guard, symbols[0], hints[symbols[0].name]) if alone else [guard]
+            conditions.update(dict.fromkeys(found))
+        bounds = [condition for condition in conditions if _is_bound(condition)]
+        for guard in [condition for condition in conditions if condition not in bounds]:
+            if _follows_from(bounds, guard):
+                del conditions[guard]
         return Validity(tuple(_strongest(list(conditions))))
 
     @staticmethod
@@ -153,10 +146,11 @@ def _of_one(guard: Any, symbol: sympy.Symbol, hint: int) -> list[Any]:
         sizes = np.array(turns)
         true = np.array([_truth(guard, {symbol: size}) == sympy.true for size in turns])
     else:
-        repeats = _repeats(guard)
-        sizes = np.arange(1, max(_period(guard), 2 * hint) + 1) if repeats else TRIED
-        if len(sizes) > EVERY or (not repeats and _largest(guard) > CONSTANTS):
+        most = max(_period(guard), 2 * hint)
+        each = most <= EVERY and _repeats(guard)
+        if not each and _largest(guard) > CONSTANTS:
             return [guard]
+        sizes = np.arange(1, most + 1) if each else TRIED
         true = _true_at(guard, [symbol], sizes[:, None])
     if not true.any():
         return [guard]
@@ -227,6 +221,17 @@ def _depth(expression: Any) -> int:
     return inner + isinstance(expression, sympy.floor | sympy.ceiling | sympy.Mod)
 
 
+def _follows_from(bounds: Sequence[Any], guard: Any) -> bool:
+    """Return whether a condition holds at all sizes within the bounds that are tried."""
+    names = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
+    if len(names) == 1 and _largest(guard) > CONSTANTS:
+        return False
+    grid = _grid(guard, names) if len(names) > 1 else TRIED[:, None]
+    for bound in (bound for bound in bounds if bound.lhs in names):
+        grid = grid[_true_at(bound, names, grid)]
+    return bool(len(grid)) and bool(_true_at(guard, names, grid).all())
+
+
 def _grid(guard: Any, names: Sequence[sympy.Symbol]) -> np.ndarray:
     """Return choices of several sizes: small, large, and around the numbers in a guard."""
     own = {int(n) + step for n in guard.atoms(sympy.Integer) for step in (-1, 0, 1)}
@@ -273,13 +278,4 @@ def _strongest(conditions: list[Any]) -> list[Any]:
             kept[key] = max(kept[key], condition, key=lambda c: int(c.rhs))
         else:
             kept[key] = min(kept[key], condition, key=lambda c: int(c.rhs))
-    return [c for c in kept.values() if not _follows(c, kept)]
-
-
-def _follows(condition: Any, kept: Mapping[Any, Any]) -> bool:
-    """Return whether a bound says already that a size is not some number."""
-    if not isinstance(condition, sympy.Ne) or not condition.rhs.is_Integer:
-        return False
-    low, high = (kept.get((kind, condition.lhs)) for kind in (sympy.Ge, sympy.Le))
-    number: Any = condition.rhs
-    return bool((low is not None and number < low.rhs) or (high is not None and number > high.rhs))
+    return list(kept.values())
