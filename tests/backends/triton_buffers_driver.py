@@ -20,7 +20,6 @@ from triton.runtime.jit import MockTensor
 from querykey.backends.triton import plans
 from querykey.backends.triton.call import CompletedSquare, KernelCall, Sizes
 from querykey.backends.triton.documents import DocumentLaunches
-from querykey.backends.triton.kernels.sums import chunk_sums
 from querykey.backends.triton.launches import Launcher
 
 HALF, SINGLE, N = MockTensor(torch.bfloat16), MockTensor(torch.float32), 4096
@@ -39,7 +38,7 @@ VIEW = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:trans|subslice) (%[\w#]+)")
 PRODUCT = re.compile(r"= ttng\.warp_group_dot (%[\w#]+), (%[\w#]+)")
 WAIT = re.compile(r"warp_group_dot_wait .*pendings = (\d+)")
 COPY = re.compile(r"= ttg\.async_copy_global_to_local %[\w#]+, (%[\w#]+)")
-TILE = re.compile(r"= tt\.load .*tensor<\d\d+x\d\d+x!tt\.ptr")
+TILE = re.compile(r"= tt\.load .*tensor<\d+x\d\d+x!tt\.ptr")
 ARRIVED = re.compile(r"= ttg\.async_wait .*num = (\d+)")
 
 
@@ -207,10 +206,8 @@ def main():
     for name, launcher, tensors in [*planned(64), *planned(128), *packed(64), wrong]:
         text = text_of(launcher, tensors)
         bodies = list(loops(text))
-        if launcher.kernel is not chunk_sums and any(
-            TILE.search(line) for body in bodies for line in body
-        ):
-            waiting.append(name)  # sums take one factor through registers
+        if any(TILE.search(line) for body in bodies for line in body):
+            waiting.append(name)
         bodies = [body for body in bodies if any(map(COPY.search, body))]
         seen += len(bodies)
         if bad := [buffer for body in bodies for buffer in endangered(body, text)]:

@@ -32,7 +32,7 @@ from querykey.backends.triton.kernels.pairs import (
     lowest,
     scheduled,
 )
-from querykey.backends.triton.kernels.sums import read_whole, tiles
+from querykey.backends.triton.kernels.reading import read_whole, tiles
 
 
 @triton.jit
@@ -174,7 +174,7 @@ def far_query_gradients(
 ):  # fmt: skip
     """Return r of `query_gradients` (BQ, D), S1 o and Z1.
 
-    q_i and `some` are as in `sums.read_halves`.
+    q_i and `some` are as in `reading.read_halves`.
     """
     d, m = tl.arange(0, D), tl.arange(0, M)
     acc = rise * read_whole(o, q_i, square_PDM, some, D, M, STEP, BQ, True, PRECISION)
@@ -285,7 +285,7 @@ def far_key_gradients(
 ):  # fmt: skip
     """Return what far queries give to dk / (2 rise) and dv of `key_gradients`, Y2 k, and Y1.
 
-    k_i and `some` are as in `sums.read_halves`.
+    k_i and `some` are as in `reading.read_halves`.
     """
     d, m = tl.arange(0, D), tl.arange(0, M)
     dk, dv = _read_both(k, v, k_i, square_PDM, some, D, M, STEP, BK, PRECISION)

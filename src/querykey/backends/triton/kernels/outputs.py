@@ -26,7 +26,7 @@ from querykey.backends.triton.kernels.pairs import (
     scheduled,
     write_outputs,
 )
-from querykey.backends.triton.kernels.sums import read_halves, read_whole
+from querykey.backends.triton.kernels.reading import read_halves, read_whole
 
 
 @triton.jit

@@ -66,7 +66,7 @@ def running_sums(
         )  # fmt: skip
     else:
         s = (part - few - 1) * BLOCK + tl.arange(0, BLOCK)
-        # Of the square's tiles, see `sums.tiles`, the first half lack their mirror images.
+        # Of the square's tiles, see `reading.tiles`, the first half lack their mirror images.
         twice = (s // (D * M) < D // 2) & (s // M % D >= D // 2)
         _run(
             square_LCE, square_before_LE, square_after_LE, other_square_LCE,
