@@ -2,21 +2,27 @@
 
 import pytest
 import torch
-from tests.laws.training import huggingface, lightning_loops, plain
+from tests.laws.training import huggingface, lightning_loops, other_loops, plain, wrapped_loops
 
 import querykey as qk
 
-STYLES = {"plain": plain, "Trainer": huggingface, "Lightning": lightning_loops}
-SLOW = {"plain": (), "Trainer": pytest.mark.slow, "Lightning": pytest.mark.slow}
+STYLES = {
+    "plain": plain,
+    "other": other_loops,
+    "wrapped": wrapped_loops,
+    "Trainer": huggingface,
+    "Lightning": lightning_loops,
+}
+SLOW = {style: () if style == "plain" else pytest.mark.slow for style in STYLES}
 CASES = [
     pytest.param(style, name, id=f"{style}: {name}", marks=SLOW[style])
     for style, loops in STYLES.items()
     for name in loops.FAULTS
 ]
 LOOPS = [
-    pytest.param(style, law, id=f"{style}: {law}", marks=SLOW[style])
+    pytest.param(loop, law, id=f"{style}: {law}, {loop.__name__}", marks=SLOW[style])
     for style, loops in STYLES.items()
-    for law in dict.fromkeys(law for _, law in loops.FAULTS.values())
+    for loop, law in dict.fromkeys(loops.FAULTS.values())
 ]
 ADVICE = {"training.saturation"}  # laws that accuse nobody
 
@@ -27,7 +33,7 @@ def report(loop, fault):
 
 
 # Torch warns of some of the faults too.
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:The epoch param")
 @pytest.mark.parametrize(("style", "fault"), CASES)
 def test_a_fault_is_named_by_its_law_alone(style, fault):
     loop, law = STYLES[style].FAULTS[fault]
@@ -38,9 +44,8 @@ def test_a_fault_is_named_by_its_law_alone(style, fault):
     assert not [finding for finding in found.laws if finding.verdict == "error"]
 
 
-@pytest.mark.parametrize(("style", "law"), LOOPS)
-def test_the_corrected_loop_is_left_alone(style, law):
-    loop = next(loop for loop, told in STYLES[style].FAULTS.values() if told == law)
+@pytest.mark.parametrize(("loop", "law"), LOOPS)
+def test_the_corrected_loop_is_left_alone(loop, law):
     found = report(loop, "")
     assert not [f for f in found.laws if f.verdict in ("violated", "advice", "error")], str(found)
     assert found.law(law).verdict == "holds"

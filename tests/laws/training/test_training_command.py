@@ -83,7 +83,7 @@ def test_the_line_is_written_as_sarif_and_the_law_as_junit(capfd, tmp_path):
         (["--training", "loops.py:needs"],
          "`loops.py:needs`: `needs` needs `model`; it is to take no arguments"),
         (["--training", "loops.py:number"],
-         "`loops.py:number`: `number` is a int, not a function"),
+         "`loops.py:number`: `number` is an int, not a function"),
         (["--training", "loops.py"],
          "`loops.py` names no function; write file.py:run or package.module:run"),
         (["--training", "loops.py:rum"], "`loops.py:rum`: `loops.py` has no `rum`; did you mean "

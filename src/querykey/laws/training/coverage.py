@@ -71,10 +71,13 @@ def optimizer(recording: Recording) -> Finding:
     if recording.models:
         own = {id(p) for model in recording.models for p in model.parameters()}
         missing = {key: p for key, p in missing.items() if key in own}
-    if not missing:
-        return Finding(OPTIMIZER, "holds")
     leaves = recording.leaves.keys()
     stepped = {key for step in recording.steps for key in keys_of(step.optimizer)}
+    if not missing and not stepped & leaves and not any(s.gradients for s in recording.steps):
+        # Another optimizer has them, whose turn never came: the wrong one takes the steps.
+        missing = {k: p for k, p in recording.leaves.items() if isinstance(p, nn.Parameter)}
+    if not missing:
+        return Finding(OPTIMIZER, "holds")
     first = next(iter(missing))
     name, use = recording.name_of(first), recording.uses.owner(first)
     more = and_more(missing)

@@ -44,6 +44,7 @@ class Forward(LoopEvent):
     random: int = 0  # a number for the states of the random generators when it began
     weights: float = 0.0  # a number for all values of the module then; where runs are compared
     answer: float = 0.0  # the sum of its output
+    dropped: dict[str, bool] = field(default_factory=dict)  # by modules in evaluation mode: asked?
     again: bool = False  # during a backward pass, as a checkpoint does
 
 
@@ -87,6 +88,14 @@ class Clip(LoopEvent):
 
     scale: float  # by which a GradScaler has multiplied them
     pending: bool  # whether some of them were not applied yet
+    parameters: set[int]  # whose gradients they are
+
+
+@dataclass
+class Unscale(LoopEvent):
+    """A GradScaler divided gradients by its scale that no scaled loss has made."""
+
+    scale: float
 
 
 @dataclass
@@ -102,6 +111,7 @@ class Schedule(LoopEvent):
     """A scheduler took a step."""
 
     scheduler: Any
+    epoch: int | None = None  # that the scheduler has come to
 
 
 @dataclass

@@ -15,6 +15,9 @@ def mode(recording: Recording) -> Finding:
     trained = recording.trained()
     passes = [f for f in recording.forwards if any(id(p) in trained for p in f.module.parameters())]
     learning = [f for f in passes if f.used]
+    dropping = [f for f in passes if f.dropped and not f.used]
+    if dropping:
+        return _dropping(dropping)
     if not any(f.switches or f.asleep for f in learning):
         note = "nothing in what is trained depends on the mode"
         return Finding(NAME, "not-applicable", note=note)
@@ -32,6 +35,20 @@ def mode(recording: Recording) -> Finding:
         )
         return Finding(NAME, "advice", 1.0, note=note, source=partly.source)
     return Finding(NAME, "holds")
+
+
+def _dropping(passes: list[Forward]) -> Finding:
+    """Return the finding on dropout by a function that is not told that training is over."""
+    forward = passes[0]
+    place, asked = next(iter(forward.dropped.items()))
+    told = "dropout_p=0.0" if place.startswith("scaled") else "training=self.training"
+    note = (
+        f"{_kind(forward)} is in evaluation mode in {len(passes)} forward passes, and {place} "
+        f"drops there all the same: pass it {told}"
+        + " outside of training"
+        * place.startswith("scaled")
+    )
+    return Finding(NAME, "advice" if asked else "violated", 1.0, note=note, source=forward.source)
 
 
 def _kind(forward: Forward) -> str:
@@ -97,8 +114,8 @@ LAWS = (
         NAME,
         says="Training runs in training mode, and evaluation in evaluation mode.",
         why="Otherwise dropout and batch norm act where they must not, or not where they must.",
-        how="At every forward pass the modes of dropouts and batch norms are noted, and whether a "
-        "backward pass goes through it.",
+        how="At every forward pass the modes of dropouts and batch norms are noted, what drops by "
+        "a function, and whether a backward pass goes through it.",
         judge=mode,
     ),
 )

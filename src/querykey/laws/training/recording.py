@@ -11,7 +11,15 @@ from torch import nn
 
 from querykey.laws.training import switches
 from querykey.laws.training.depths import LayerDerivatives
-from querykey.laws.training.events import Backward, Clip, Forward, LoopEvent, Schedule, Step
+from querykey.laws.training.events import (
+    Backward,
+    Clip,
+    Forward,
+    LoopEvent,
+    Schedule,
+    Step,
+    Unscale,
+)
 from querykey.laws.training.graph import leaves_of, name_of, nodes_of
 from querykey.laws.training.ledger import Ledger, mark_of
 from querykey.laws.training.objects import alive
@@ -51,6 +59,7 @@ class Recording:
         self.uncovered: dict[int, torch.Tensor] | None = None  # what no optimizer has, once found
         self.detached: list[tuple[Any, str]] = []  # nodes that detach() cut off, and the line
         self.calls: list[Forward | None] = []  # the modules that run now, the outermost first
+        self.running: list[nn.Module] = []  # these modules themselves
         self.differentiating: Backward | None = None
         self.handles: list[Any] = []
 
@@ -106,11 +115,20 @@ class Recording:
             self.add(root)
         self.uses.enter(module, root.module if root else None, graph)
         self.calls.append(root)
+        self.running.append(module)
+
+    def drop(self, function: str, asked: bool) -> None:
+        """Note that a function drops; `asked`: its caller says that it is in training."""
+        root = self.calls[0] if self.calls else None
+        if root is not None and not (root.training or self.running[-1].training):
+            kind = type(self.running[-1]).__name__
+            root.dropped.setdefault(f"{function}() in {kind} ({here()})", asked)
 
     def leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Note that a module has returned, or raised an exception."""
         module = uncompiled(module)
         root = self.calls.pop() if self.calls else None
+        del self.running[-1:]
         if root is not None and not self.calls:
             inputs = [tensor for _, tensor in tensors((args, kwargs))]
             root.batch, root.rows = tuple(map(_content, inputs)), _rows(inputs)
@@ -196,8 +214,15 @@ class Recording:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         return any(backward.leaves.keys() - own for backward in self.backwards)
 
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+    def unscale(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
         """Note that a GradScaler has taken its scale out of an optimizer's gradients."""
+        pending = [
+            self.scales.get(key, 1.0)
+            for key in map(id, (p for group in optimizer.param_groups for p in group["params"]))
+            if self.ledger.is_pending(key)
+        ]
+        if pending and scale != 1.0 and all(known == 1.0 for known in pending):
+            self.add(Unscale(len(self.events), here(), scale))
         self.ledger.look_again()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -208,7 +233,7 @@ class Recording:
         keys = [id(p) for p in parameters if p.grad is not None]
         scale = max((self.scales.get(key, 1.0) for key in keys), default=1.0)
         pending = any(self.ledger.is_pending(key) for key in keys)
-        self.add(Clip(len(self.events), here(), scale, pending))
+        self.add(Clip(len(self.events), here(), scale, pending, set(keys)))
 
     # What laws ask.
 

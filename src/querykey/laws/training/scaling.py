@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from querykey.laws.finding import Finding
-from querykey.laws.training.events import Clip, Step
+from querykey.laws.training.events import Clip, Step, Unscale
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.recording import Recording
+from querykey.laws.training.weighting import accumulated
 
 CLIPPING, SCALER = "training.clipping", "training.scaler"
 
@@ -28,7 +29,24 @@ def clipping(recording: Recording) -> Finding:
             f"them between backward() and step() ({clips[0].site})"
         )
         return Finding(CLIPPING, "violated", 1.0, note=note, source=clips[0].source)
+    if early := _before_all(recording, clips):
+        return early
     return Finding(CLIPPING, "holds")
+
+
+def _before_all(recording: Recording, clips: list[Clip]) -> Finding | None:
+    """Return the breach of a loop that clips gradients to which it goes on to add others."""
+    for group in accumulated(recording):
+        orders, own = [p.order for p in group.passes], group.step.sources.keys()
+        inside = [c for c in clips if orders[0] < c.order < orders[-1] and c.parameters & own]
+        if inside:
+            note = (
+                f"gradients are clipped after each of the {len(orders)} batches that a step adds "
+                f"up, so that the first ones count less: clip them once, when all are there "
+                f"({inside[0].site})"
+            )
+            return Finding(CLIPPING, "violated", 1.0, note=note, source=inside[0].source)
+    return None
 
 
 def scaler(recording: Recording) -> Finding:
@@ -45,6 +63,14 @@ def scaler(recording: Recording) -> Finding:
                 f"({step.site})"
             )
             return Finding(SCALER, "violated", scale, note=note, source=step.source)
+    never: list[Unscale] = recording.of(Unscale)
+    if never:
+        note = (
+            f"gradients are divided by the scaler's {never[0].scale:g}, and the loss that they "
+            f"come from was never multiplied by it: call scaler.scale(loss).backward() "
+            f"({never[0].site})"
+        )
+        return Finding(SCALER, "violated", never[0].scale, note=note, source=never[0].source)
     plain = [b for b in recording.backwards if b.scale == 1.0]
     if len(plain) < len(recording.backwards) and plain:
         note = f"some losses are scaled by the GradScaler and others are not ({plain[0].site})"
@@ -55,7 +81,7 @@ def scaler(recording: Recording) -> Finding:
 LAWS = (
     TrainingLaw(
         CLIPPING,
-        says="Gradients are clipped after they are unscaled, and before they are applied.",
+        says="Gradients are clipped once all are there and unscaled, and before they are applied.",
         why="Otherwise the bound is one on the scaled gradient, or clips nothing.",
         how="Calls of torch's clipping functions are noted, with the scale of the gradients and "
         "whether they are still to be applied.",
@@ -63,8 +89,8 @@ LAWS = (
     ),
     TrainingLaw(
         SCALER,
-        says="No optimizer applies gradients that a GradScaler has scaled.",
-        why="Otherwise a step is thousands of times too large.",
+        says="A GradScaler's factor is taken out of the gradients of scaled losses, of no others.",
+        why="Otherwise a step is thousands of times too large, or too small.",
         how="Scaled losses are followed to the gradients, and these to unscale_() and to the step.",
         judge=scaler,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.optim import lr_scheduler
 
 from querykey.laws.finding import Finding
 from querykey.laws.private import schedulers_in
-from querykey.laws.training.events import Epoch, LoopEvent, Rescale, Schedule, Step
+from querykey.laws.training.epochs import batches_per_epoch, whole_epochs
+from querykey.laws.training.events import Backward, LoopEvent, Rescale, Schedule, Step
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.objects import alive
 from querykey.laws.training.recording import Recording
@@ -222,39 +224,50 @@ def _too_seldom(usage: Usage) -> Finding | None:
     return _breach(usage.calls[0], note)
 
 
-JUDGES = (_of_another, _twice, _before, _never, _too_often, _too_seldom)
+def _ended(usage: Usage) -> Finding | None:
+    """Return the breach of a schedule that ends at a rate of 0 while training goes on."""
+    rates = [max(step.rates, default=1.0) for step in usage.steps]
+    rest = next((i for i, rate in enumerate(reversed(rates)) if rate != 0), len(rates))
+    if not usage.calls or not 2 <= rest < len(rates):
+        return None
+    note = (
+        f"{usage.name} brings the rate to 0 after {len(rates) - rest} steps, and the {rest} steps "
+        f"after them change nothing: it was made for fewer steps, or for epochs"
+    )
+    return _breach(usage.calls[0], note)
 
 
-def batches_per_epoch(recording: Recording) -> int:
-    """Return how many batches an epoch has: the length of a loader, or where batches come again."""
-    lengths = [
-        event.length
-        for event in recording.of(Epoch)
-        if event.length and _is_trained(event, recording)
+def _still(usage: Usage) -> Finding | None:
+    """Return the breach of a scheduler of torch that is told the same epoch again and again."""
+    epochs, count = {event.epoch for event in usage.calls}, len(usage.calls)
+    if count < 3 or len(epochs) > 1 or not type(usage.scheduler).__module__.startswith("torch."):
+        return None
+    note = f"{usage.name} is stepped {count} times and stays at epoch {epochs.pop()}: call step()"
+    return _breach(usage.calls[0], note)
+
+
+def _doubled(usage: Usage) -> Finding | None:
+    """Return the breach of a scheduler that two lines of code step, with no training between."""
+    events = [
+        event
+        for event in usage.recording.events
+        if isinstance(event, Step | Backward) or event in usage.calls
     ]
-    if lengths:
-        return lengths[0]
-    batches = [f.batch for f in recording.forwards if f.used]
-    again = [i for i, batch in enumerate(batches) if i and batch == batches[0]]
-    return again[0] if again and again[0] > 1 else 0
+    pairs = [
+        (first, second)
+        for first, second in pairwise(events)
+        if isinstance(first, Schedule) and isinstance(second, Schedule)
+        and usage.steps and first.order > usage.steps[0].order
+        and first.site.caller != second.site.caller
+    ]  # fmt: skip
+    if len(pairs) < 2:
+        return None
+    first, second = pairs[0]
+    note = f"{usage.name} is stepped twice in a row, {len(pairs)} times: here and at {first.site}"
+    return _breach(second, note)
 
 
-def _is_trained(epoch: Epoch, recording: Recording) -> bool:
-    """Return whether forward passes that are trained follow, before another loader begins."""
-    later = [e for e in recording.events if e.order > epoch.order]
-    for event in later:
-        if isinstance(event, Epoch):
-            return False
-        if type(event).__name__ == "Forward" and getattr(event, "used", False):
-            return True
-    return False
-
-
-def whole_epochs(recording: Recording) -> int:
-    """Return how many epochs ended before the last training pass."""
-    length = batches_per_epoch(recording)
-    passes = [f for f in recording.forwards if f.used]
-    return (len(passes) - 1) // length if length else 0
+JUDGES = (_of_another, _twice, _before, _never, _too_often, _too_seldom, _ended, _still, _doubled)
 
 
 LAWS = (
@@ -263,7 +276,8 @@ LAWS = (
         says="A scheduler is stepped after its optimizer, per batch or epoch as it was made for.",
         why="Otherwise the rate is not the one that was planned, and stays high or is gone early.",
         how="Steps of schedulers and optimizers are counted, with the lengths of epochs: of "
-        "loaders, or until a batch comes again; a schedule's own length says what it was made for.",
+        "loaders, or until a batch comes again; a schedule's own length says what it was made for, "
+        "and so does a rate of 0 before the end.",
         judge=schedule,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
 from querykey.laws.finding import Finding
 from querykey.laws.training.coverage import and_more, blamed, keys_of, uncovered
@@ -103,7 +104,7 @@ def _cut(recording: Recording) -> Finding | None:
     """Return the finding on parameters of an optimizer that never get a gradient."""
     leaves = recording.leaves.keys()
     if not any(keys_of(step.optimizer) & leaves for step in recording.steps):
-        return None  # the law of optimizers tells of that
+        return _apart(recording)
     keys = dict.fromkeys(
         id(p)
         for step in recording.steps
@@ -122,7 +123,7 @@ def _cut(recording: Recording) -> Finding | None:
         more = and_more(keys)
         beginning = f"{name}{more} are in the optimizer and never get a gradient: "
         if key in cut:
-            note = f"{beginning}detach() cuts them off ({cut[key]})"
+            note = f"{beginning}{cut[key]}"
             return blamed(UPDATE, "violated", note, use, recording)
         if use.without_graph and not use.with_graph:
             note = f"{beginning}their module only runs under no_grad"
@@ -135,8 +136,22 @@ def _cut(recording: Recording) -> Finding | None:
     return blamed(UPDATE, "advice", note, recording.uses.owner(first), recording)
 
 
+def _apart(recording: Recording) -> Finding | None:
+    """Return the breach of losses that do not depend on any parameter of an optimizer."""
+    steps, count = recording.steps, len(recording.backwards)
+    parameters = any(isinstance(leaf, nn.Parameter) for leaf in recording.leaves.values())
+    if parameters or uncovered(recording) or any(step.gradients for step in steps) or count < 2:
+        return None  # the law of optimizers tells of it, or the loop sets gradients itself
+    first = recording.backwards[0]
+    note = (
+        f"no parameter of {steps[0].name} gets a gradient in {count} backward passes: the loss is "
+        f"cut off from them, as by item(), numpy() or a new tensor ({first.site})"
+    )
+    return Finding(UPDATE, "violated", 1.0, note=note, source=first.source)
+
+
 def _upstream(recording: Recording) -> dict[int, str]:
-    """Return the parameters behind a detach(), with its line."""
+    """Return the parameters behind a detach() or .data, and what cuts them off, with its line."""
     return {
         id(variable): line
         for cut, line in recording.detached

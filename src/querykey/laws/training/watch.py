@@ -30,6 +30,7 @@ def watching(recording: Recording) -> Iterator[None]:
         _watch_modules(recording, undone)
         _watch_backward(recording, undone)
         _watch_detach(recording, undone)
+        _watch_dropouts(recording, undone)
         _watch_optimizers_made(recording, undone)
         undone.callback(register_optimizer_step_pre_hook(_before_step(recording)).remove)
         _watch_clipping(recording, undone)
@@ -88,10 +89,38 @@ def _watch_detach(recording: Recording, undone: ExitStack) -> None:
 
     def detach(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not recording.backwards and tensor.grad_fn is not None:
-            recording.detached.append((tensor.grad_fn, str(here())))
+            recording.detached.append((tensor.grad_fn, f"detach() cuts them off ({here()})"))
         return original(tensor, *args, **kwargs)
 
+    inherited: Any = torch.Tensor.data  # as torch declares it
+
+    def data(tensor: Any) -> Any:
+        if not recording.backwards and tensor.grad_fn is not None:
+            recording.detached.append((tensor.grad_fn, f".data cuts them off ({here()})"))
+        return inherited.__get__(tensor)
+
     replaced(undone, torch.Tensor, "detach", detach)
+    undone.callback(delattr, torch.Tensor, "data")
+    torch.Tensor.data = property(data, inherited.__set__)  # type: ignore[assignment]
+
+
+def _watch_dropouts(recording: Recording, undone: ExitStack) -> None:
+    """Note the functions that drop, where the module that calls them is in evaluation mode."""
+
+    def dropout(original: Any, *args: Any, **kwargs: Any) -> Any:
+        p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+        told = args[2] if len(args) > 2 else kwargs.get("training")
+        if p and told in (None, True):
+            recording.drop("dropout", asked=told is True)
+        return original(*args, **kwargs)
+
+    def attention(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0):
+            recording.drop("scaled_dot_product_attention", asked=False)
+        return original(*args, **kwargs)
+
+    replaced(undone, torch.nn.functional, "dropout", dropout)
+    replaced(undone, torch.nn.functional, "scaled_dot_product_attention", attention)
 
 
 def _watch_optimizers_made(recording: Recording, undone: ExitStack) -> None:
@@ -156,7 +185,7 @@ def _watch_scalers(recording: Recording, undone: ExitStack) -> None:
         try:
             return original(own, optimizer)
         finally:
-            recording.unscale(optimizer)
+            recording.unscale(optimizer, own.get_scale())
 
     def step(original: Any, own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = len(recording.of(Step))

@@ -32,9 +32,14 @@ def watch_schedulers(recording: Recording, undone: ExitStack) -> None:
         return quietly(original, scheduler, *args, **kwargs)
 
     def step(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        if not inside[0]:
-            recording.add(Schedule(len(recording.events), here(), scheduler))
-        return quietly(original, scheduler, *args, **kwargs)
+        if inside[0]:
+            return quietly(original, scheduler, *args, **kwargs)
+        event = Schedule(len(recording.events), here(), scheduler)
+        recording.add(event)
+        try:
+            return quietly(original, scheduler, *args, **kwargs)
+        finally:
+            event.epoch = getattr(scheduler, "last_epoch", None)
 
     for kind in _kinds(lr_scheduler.LRScheduler):
         if "step" in vars(kind):

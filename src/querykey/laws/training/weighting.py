@@ -73,6 +73,8 @@ def _varied(passes: list[Backward]) -> bool:
 def accumulation(recording: Recording) -> Finding:
     """Judge whether the weights of all accumulated batches add up to one mean."""
     groups = list(accumulated(recording))
+    if finding := _cleared(recording) or _left_over(groups) or _divided_alone(recording):
+        return finding
     if not groups:
         note = "no step adds up the gradients of several batches"
         return Finding(ACCUMULATION, "not-applicable", note=note)
@@ -112,6 +114,71 @@ def accumulation(recording: Recording) -> Finding:
     )
     source = largest.passes[0].source
     return Finding(ACCUMULATION, "advice", abs(total - 1), note=note, source=source)
+
+
+def _cleared(recording: Recording) -> Finding | None:
+    """Return the breach of a loop that clears the gradients of all batches of a step but the last.
+
+    Every step must be so: a step that was skipped, and one of two optimizers, are other things.
+    """
+    counts, last = [], -1
+    for step in recording.steps:
+        passes = [b for b in recording.backwards if last < b.order < step.order]
+        last = step.order
+        applied = {number for parts in step.sources.values() for number in parts}
+        if len(passes) < 2 or applied != {passes[-1].number} or step.changed != 1.0:
+            return None
+        alike = len({p.site.caller for p in passes}) == 1 and all(p.forwards for p in passes)
+        if not alike or _shared(passes) or _varied(passes):
+            return None
+        counts.append(len(passes))
+    if len(counts) < 2:
+        return None
+    first = recording.backwards[0]
+    note = (
+        f"of the {counts[0]} batches before a step only the last counts: the gradients of the "
+        f"others are cleared before it; clear them once per step ({first.site})"
+    )
+    return Finding(ACCUMULATION, "violated", 1.0, note=note, source=first.source)
+
+
+def _left_over(groups: list[Accumulated]) -> Finding | None:
+    """Return the breach of a step that applies batches which an earlier epoch has left over."""
+    usual = max((len(g.passes) for g in groups if _near(sum(g.masses), 1)), default=0)
+    for group in groups:
+        more = len(group.passes) - usual
+        if usual and 0 < more < usual and all(_near(m, 1 / usual) for m in group.masses):
+            first, total = group.passes[0], sum(group.masses)
+            note = (
+                f"step {group.step.number + 1} applies {more} batches more than the {usual} of "
+                f"other steps, whose gradients were still there: the weights of its losses add up "
+                f"to {total:.3g}; apply or clear what an epoch leaves over ({first.site})"
+            )
+            return Finding(ACCUMULATION, "violated", total - 1, note=note, source=first.source)
+    return None
+
+
+def _divided_alone(recording: Recording) -> Finding | None:
+    """Return advice on losses that are divided as if steps added up several, which none does."""
+    shares = set()
+    for step in recording.steps:
+        numbers = {number for parts in step.sources.values() for number in parts}
+        if len(numbers) != 1 or step.changed != 1.0:
+            return None
+        single = recording.backwards[numbers.pop()]
+        terms = main_terms(single.terms)
+        if len(terms) != 1 or not terms[0].mass > 0:
+            return None
+        shares.add(round(single.scale / terms[0].mass, 3))
+    count = min(shares, default=0.0)
+    if len(recording.steps) < 2 or len(shares) > 1 or count < 3 or count != round(count):
+        return None
+    first = recording.backwards[0]
+    note = (
+        f"every step applies the loss of one batch, and that is divided by {count:.0f}: is it "
+        f"meant to add up {count:.0f} batches? ({first.site})"
+    )
+    return Finding(ACCUMULATION, "advice", 1 - 1 / count, note=note, source=first.source)
 
 
 def _near(value: float, other: float) -> bool:
@@ -168,7 +235,8 @@ LAWS = (
         says="The losses of batches that are accumulated add up to one mean.",
         why="Otherwise the gradient is as many times too large (transformers 47688).",
         how="The weight of every batch's loss in the gradient is measured where the loss is "
-        "reduced, for passes that one line of code makes; their sum is told.",
+        "reduced, for passes that one line of code makes; their sum is told. Gradients that are "
+        "cleared before a step, or left over for the next epoch, are seen as well.",
         judge=accumulation,
     ),
     TrainingLaw(
