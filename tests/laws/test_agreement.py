@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.laws import ports
 from tests.laws.planted.caches import Tuples
 from torch import nn
 
 from querykey import cli
 from querykey.errors import WrongTypeError
-from querykey.laws import check
+from querykey.laws import Subject, check
 
 WORDS, WIDTH, HEADS, GROUPS = 41, 24, 4, 2
 SIZE = WIDTH // HEADS
@@ -124,6 +125,31 @@ def test_what_a_port_does_otherwise_is_told_and_the_module_named(port, other):
 @pytest.mark.parametrize("other", [Model, Renamed])
 def test_a_right_port_agrees(other):
     assert agreement(Model(), other()).verdict == "holds"
+
+
+IMAGES = {"images": torch.randn(2, 3, 8, 8)}
+OTHERS = {  # by what a port does otherwise: the model, its port, and an example
+    "neighbours in place of halves": (ports.Rotary, ports.Rotary, None),
+    "turned the other way for keys": (ports.Rotary, ports.Rotary, None),
+    "another epsilon": (ports.Library, ports.ByHand, None),
+    "an approximate gelu": (ports.Library, ports.ByHand, None),
+    "the first norm twice": (ports.Library, ports.ByHand, None),
+    "gates in another order": (ports.Recurrent, ports.Gates, None),
+    "the forget gate opens by one": (ports.Recurrent, ports.Gates, None),
+    "columns first": (ports.Patches, lambda port="": ports.Patches(True, port), IMAGES),
+}
+
+
+@pytest.mark.parametrize("port", OTHERS)
+def test_ports_of_other_kinds_are_told_from_right_ones(port):
+    make, make_port, example = OTHERS[port]
+    for name, verdict in ((port, "violated"), ("", "holds")):
+        other = make_port(name)
+        like = (other, ports.by_hand) if isinstance(other, ports.ByHand) else other
+        if example:
+            like = Subject(other, example)
+        report = check(make(), example, laws=["agreement"], like=like)
+        assert report.law("agreement").verdict == verdict, report
 
 
 def test_a_function_says_where_weights_come_from():

@@ -75,7 +75,7 @@ def test_every_law_that_faults_are_known_of_has_a_script_here():
     assert (
         others
         == set(OTHERS)
-        | {"padding.gradient", "accumulation"}
+        | {"padding.gradient"}
         | (set(PLANTED) - planted)
         | {"agreement"}  # tests/laws/test_agreement.py runs its scripts, which make two models
         | ON_REQUEST

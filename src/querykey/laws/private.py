@@ -123,6 +123,11 @@ def is_pretrained(model: Any) -> bool:
     )
 
 
+def is_of_library(model: Any) -> bool:
+    """Return whether a model's class is one of transformers itself."""
+    return is_pretrained(model) and type(model).__module__.startswith("transformers.")
+
+
 def offers_flex(model: Any) -> bool:
     """Return whether a transformers model says that it can compute attention by FlexAttention."""
     return is_pretrained(model) and bool(getattr(model, "_supports_flex_attn", False))

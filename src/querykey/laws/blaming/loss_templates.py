@@ -10,6 +10,7 @@ from querykey.laws.blaming.literals import CodeWriter
 from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.blaming.tracing import TracedRun, parts_of, trace_run, tracing
 from querykey.laws.catalogue import losses
+from querykey.laws.catalogue.accumulation import counted_calls
 from querykey.laws.finding import Finding
 from querykey.laws.run import PLAIN, Inputs, Run, Setting
 from querykey.laws.runner import Runner
@@ -183,6 +184,28 @@ def _more_padding(runner: Runner, inputs: Inputs, hidden: torch.Tensor, setting:
         'print(f"the loss is {short_loss:.6g}, and {long_loss:.6g} with padding that does not '
         'count")\nsys.exit(int(not abs(short_loss - long_loss) <= LIMIT * abs(short_loss)))\n'
     )
+
+
+def of_count(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
+    """Yield the body that tells a loss the number of labels of all its rows, and of each."""
+    writer, lines = CodeWriter(), ["model = build()"]
+    for name, inputs in zip(COUNTED, counted_calls(runner, outcome.setting), strict=True):
+        run = Run(inputs, outcome.setting)
+        with tracing(runner, run) as (trace, watched), torch.no_grad():
+            watched.call(watched.complete(run), outcome.setting)
+        calls, _ = writer.calls(trace.calls, f"output_{name}")
+        loss = _loss_code(TracedRun(run, trace.calls, [], torch.empty(0)), f"output_{name}")
+        lines.append(f"{calls}\n{name} = {loss}.item()")
+    yield f"{writer.definitions()}\n\n" + "\n".join(lines) + SHARES
+
+
+COUNTED = ("whole", "twice", "first", "second", "third")
+SHARES = """
+rows = first + second + third
+print(f"told the number of all labels, the losses of 3 rows add up to {rows:.4g} and that of their "
+      f"batch is {whole:.4g}; told twice the number, the batch's is {twice:.4g}")
+sys.exit(int(max(abs(rows - whole), abs(2 * twice - whole)) > LIMIT * abs(whole)))
+"""
 
 
 def of_own_derivatives(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:

@@ -13,18 +13,18 @@ from querykey.laws.trial import deviation
 
 
 def first_difference(
-    first: Recorder, second: Recorder, threshold: float, renamed: bool = False
+    first: Recorder, second: Recorder, threshold: float, renaming: torch.Tensor | None = None
 ) -> GuiltyModule | None:
     """Return the first, deepest module whose inputs agree in both runs and whose outputs do not.
 
-    `renamed`: whole numbers are ids that were renamed, so only floats and masks are compared.
+    `renaming`: the new name of every id, which whole numbers of the second run may have.
     """
     others = dict(numbered(second))
     for key, call in numbered(first):
         other = others.get(key)
-        if other is None or not agree(call.inputs, other.inputs, threshold, renamed):
+        if other is None or not agree(call.inputs, other.inputs, threshold, renaming):
             continue
-        if not agree(call.outputs, other.outputs, threshold, renamed):
+        if not agree(call.outputs, other.outputs, threshold, renaming):
             return describe(call)
     return None
 
@@ -38,16 +38,22 @@ def numbered(recorder: Recorder) -> Iterator[tuple[tuple[str, int], ModuleCall]]
 
 
 def agree(
-    first: list[torch.Tensor], second: list[torch.Tensor], threshold: float, renamed: bool
+    first: list[torch.Tensor],
+    second: list[torch.Tensor],
+    threshold: float,
+    renaming: torch.Tensor | None,
 ) -> bool:
-    """Return whether two lists of tensors hold the same numbers."""
-    if renamed:
-        first, second = ([t for t in part if _no_ids(t)] for part in (first, second))
+    """Return whether two lists of tensors hold the same numbers, or ids by their new names."""
     return len(first) == len(second) and all(
-        deviation(a, b)[0] <= threshold for a, b in zip(first, second, strict=True)
+        deviation(a, b)[0] <= threshold or (renaming is not None and _renamed(a, b, renaming))
+        for a, b in zip(first, second, strict=True)
     )
 
 
-def _no_ids(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor holds floats or a mask, and no ids."""
-    return tensor.is_floating_point() or tensor.dtype is torch.bool
+def _renamed(first: torch.Tensor, second: torch.Tensor, renaming: torch.Tensor) -> bool:
+    """Return whether a tensor holds the ids of another one by their new names."""
+    if first.is_floating_point() or first.dtype is torch.bool or first.shape != second.shape:
+        return False
+    known = (first >= 0) & (first < len(renaming))
+    ids = first.long()
+    return torch.equal(torch.where(known, renaming[ids.clamp(0, len(renaming) - 1)], ids), second)

@@ -18,7 +18,12 @@ from querykey.laws.blaming.gradient_templates import (
     of_reaches,
 )
 from querykey.laws.blaming.literals import CodeWriter
-from querykey.laws.blaming.loss_templates import of_hidden_labels, of_own_derivatives, of_shift
+from querykey.laws.blaming.loss_templates import (
+    of_count,
+    of_hidden_labels,
+    of_own_derivatives,
+    of_shift,
+)
 from querykey.laws.blaming.path_templates import (
     of_autocast,
     of_checkpoint,
@@ -30,6 +35,7 @@ from querykey.laws.blaming.path_templates import (
 )
 from querykey.laws.blaming.tracing import TracedRun, trace_run, tracing
 from querykey.laws.catalogue import padding
+from querykey.laws.catalogue.accumulation import COUNT
 from querykey.laws.finding import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
@@ -225,13 +231,19 @@ def _place_of(runner: Runner, traced: TracedRun) -> str:
     return place_code(runner, writer, traced.taken[-1], traced.run)
 
 
+def of_sums(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
+    """Yield the body for the count that a trainer tells, or for gradients of rows."""
+    template = of_count if COUNT in finding.note else of_accumulation
+    yield from template(runner, outcome, finding)
+
+
 TEMPLATES: dict[str, Callable[[Runner, Outcome, Finding], Bodies]] = {
     "causality.gradient": of_derivative,
     "padding.gradient": of_derivative,
     "masked-row": of_masked_row,
     "purity": of_purity,
     "gradient.reaches": of_reaches,
-    "accumulation": of_accumulation,
+    "accumulation": of_sums,
     "tying": of_tying,
     "dtype.agree": of_precision,
     "cache.generate": of_generation,

@@ -15,12 +15,13 @@ from querykey.laws.catalogue.batch import alone, has_rows
 from querykey.laws.catalogue.derivatives import backward, magnitude, parameter_gradients, trained
 from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.law import Law
-from querykey.laws.private import is_pretrained
-from querykey.laws.run import Run, Setting
+from querykey.laws.private import is_of_library
+from querykey.laws.run import Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome, conduct
 from querykey.laws.understanding.loss import loss_of
 
+COUNT = "num_items_in_batch"
 Gradients = dict[str, torch.Tensor | None]
 
 
@@ -87,30 +88,18 @@ def _contract(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     Trainers that accumulate tell it the number in all their batches, and divide no more; they take
     a head that accepts any keyword for one that does.
     """
-    loss, model = runner.facts.loss, runner.copies.model
-    if loss is None or not accepts_the_count(runner):
+    model = runner.copies.model
+    if runner.facts.loss is None or not accepts_the_count(runner):
         return
-    inputs = runner.inputs(setting)
-    labels = inputs[runner.signature.main.name].clone()
-    if loss.ignored is not None:
-        labels[1, 4:] = loss.ignored
-    shift = 1 if runner.facts.causal and not runner.signature.others() else 0
-    count = (labels[:, shift:] != loss.ignored).sum()
-
-    def told(rows: list[int], number: torch.Tensor) -> float:
-        batch = {**runner.signature.take_rows(inputs, rows), loss.name: labels[rows]}
-        value = loss_of(runner, {**batch, "num_items_in_batch": number}, setting)
-        return float("nan") if value is None else float(value)
-
     try:
-        whole, twice = told([0, 1, 2], count), told([0, 1, 2], 2 * count)
-        rows = sum(told([row], count) for row in range(3))
+        values = [loss_of(runner, call, setting) for call in counted_calls(runner, setting)]
     except Exception:
         return  # its labels are something else
+    whole, twice, *parts = (float("nan") if value is None else float(value) for value in values)
+    rows = sum(parts)
     evidence = Evidence(module=guilty_part(model, ""))
-    explicit = "num_items_in_batch" in runner.copies.parameters
-    library = is_pretrained(model) and type(model).__module__.startswith("transformers.")
-    advice = not (explicit or library)  # somebody's own model may never meet such a trainer
+    explicit = COUNT in runner.copies.parameters
+    advice = not (explicit or is_of_library(model))  # somebody's own may never meet such a trainer
     size = abs(whole) or 1.0
     note = (
         f"its loss does not divide by num_items_in_batch, which a trainer that accumulates tells "
@@ -125,11 +114,31 @@ def _contract(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     yield Outcome(abs(2 * twice - whole) / size, note, setting, evidence=evidence, advice=advice)
 
 
+def counted_calls(runner: Runner, setting: Setting) -> list[Inputs]:
+    """Return calls that are told the count: of 3 rows, of these with twice the count, of each."""
+    loss, inputs = runner.facts.loss, runner.inputs(setting)
+    assert loss is not None
+    labels = inputs[runner.signature.main.name].clone()
+    if loss.ignored is not None:
+        labels[1, 4:] = loss.ignored
+    shift = 1 if runner.facts.causal and not runner.signature.others() else 0
+    count = (labels[:, shift:] != loss.ignored).sum()
+    calls = (([0, 1, 2], count), ([0, 1, 2], 2 * count), ([0], count), ([1], count), ([2], count))
+    return [
+        {
+            **runner.signature.take_rows(inputs, rows),
+            loss.name: labels[rows],
+            COUNT: number,
+        }
+        for rows, number in calls
+    ]
+
+
 def accepts_the_count(runner: Runner) -> bool:
     """Return whether Hugging Face's Trainer takes a head for one that accepts the count."""
     parameters = runner.copies.parameters.values()
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    explicit = any(p.name == "num_items_in_batch" for p in parameters)
+    explicit = any(p.name == COUNT for p in parameters)
     return bool(getattr(runner.copies.model, "accepts_loss_kwargs", open_ended or explicit))
 
 

@@ -15,7 +15,7 @@ from querykey.laws.catalogue.gradients import has_weights
 from querykey.laws.catalogue.paths import compared, gradients, some_padded
 from querykey.laws.catalogue.precision import cast_inputs
 from querykey.laws.law import Law, RefusalError
-from querykey.laws.private import is_pretrained
+from querykey.laws.private import is_of_library, is_pretrained
 from querykey.laws.run import Conditions, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Outcome
@@ -105,8 +105,8 @@ def checkpoint(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         return
     what = "when activations are checkpointed"
     outcome = compared(runner, what, plain, recomputed, keep, setting, NARROW)
-    # transformers' layers may draw by themselves which of them are left out, and in another order.
-    yield replace(outcome, advice=is_pretrained(runner.copies.model))
+    # transformers' own layers may draw which of them are left out, and in another order.
+    yield replace(outcome, advice=is_of_library(runner.copies.model))
 
 
 def training(runner: Runner) -> Iterator[Setting]:

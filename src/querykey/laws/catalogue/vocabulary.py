@@ -93,7 +93,10 @@ def find_tables(runner: Runner, setting: Setting) -> Iterator[Tables]:
         for call in recorder.done
         if isinstance(call.module, nn.Embedding) and any(_is(t, ids) for t in call.inputs)
     ]
-    words = max((m.num_embeddings for m in readers), default=runner.signature.main.high)
+    high, sizes = runner.signature.main.high, {n for p in model.parameters() for n in p.shape}
+    if not readers and answer.dim() == 3 and answer.shape[-1] in sizes:
+        high = max(high, answer.shape[-1])  # ids that index a matrix may be more than were tried
+    words = max((m.num_embeddings for m in readers), default=high)
     scored = answer.shape[-1] if answer.dim() == 3 and answer.shape[-1] >= words else 0
     lengths = {words, scored} - {0}
     makers = [
@@ -263,7 +266,7 @@ def _moved(
     for call in after.done:
         call.inputs = [tables.back(t, order) for t in call.inputs]
         call.outputs = [tables.back(t, order) for t in call.outputs]
-    guilty = first_difference(before, after, runner.facts.threshold, renamed=True)
+    guilty = first_difference(before, after, runner.facts.threshold, order)
     where: dict[str, int] = {}
     if first.dim() == 3:
         where["sample"], where["position"] = divmod(index, first.shape[1])
