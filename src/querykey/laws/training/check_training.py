@@ -88,7 +88,10 @@ def _name_of(run: Any) -> str:
 def _findings(recording: Recording) -> list[Finding]:
     """Return the finding of every law."""
     if not recording.backwards:
-        note = "nothing was trained: backward() was never called"
+        note = (
+            "backward() was never called: nothing was trained, or gradients came from torch.func "
+            "or torch.autograd.grad, which are not watched"
+        )
         return [Finding(law.name, "not-applicable", note=note) for law in TRAINING_LAWS]
     findings = []
     for law in TRAINING_LAWS:
