@@ -143,6 +143,21 @@ def answers(call: Call, backend: str, poison: bool) -> list[torch.Tensor] | None
     return [out.detach(), *zeros]
 
 
+def what_is_left(call: Call) -> torch.Tensor:
+    """Return how much of each similarity the gates between key and query leave."""
+    q, decay, mask = call.arrays["q"], call.arrays.get("decay"), call.options["mask"]
+    if decay is None:
+        return torch.ones(1, dtype=q.dtype)
+    for part in mask.parts if mask != qk.Causal() else ():
+        if isinstance(part, qk.Padding):
+            decay = decay * part.real.unsqueeze(-2)
+    so_far = decay.repeat_interleave(q.shape[-3] // decay.shape[-2], -2).cumsum(-1)
+    start = torch.as_tensor(call.options.get("start", 0)).expand(decay.shape[:-2])
+    place = (start[..., None, None] + torch.arange(q.shape[-2])).clamp(max=decay.shape[-1] - 1)
+    at = so_far.gather(-1, place.expand(*so_far.shape[:-1], -1))
+    return (at[..., :, None] - so_far[..., None, :]).clamp(max=0.0).exp()
+
+
 def rounding(call: Call) -> float:
     """Return how far sums of features may round, relative to the answer.
 
@@ -158,8 +173,9 @@ def rounding(call: Call) -> float:
     seen = call.options["mask"].matrix(q.shape[-2], k.shape[-2], start, like=q)
     if seen.ndim == q.ndim - 1 and seen.ndim > 2:
         seen = seen.unsqueeze(-3)
-    near = torch.where(seen, mechanism.similarity(q, k), 0.0).sum(-1)
-    far = torch.where(seen, mechanism.similarity(q.abs(), k.abs()), 0.0).sum(-1)
+    left = seen * what_is_left(call)
+    near = (left * mechanism.similarity(q, k)).sum(-1)
+    far = (left * mechanism.similarity(q.abs(), k.abs())).sum(-1)
     lost = (far / near).nan_to_num(1.0).abs().max() if near.numel() else torch.ones(())
     return float(torch.finfo(torch.float64).eps * lost**2)
 

@@ -1,5 +1,6 @@
 """No backend differs from the equation in silence, whatever the call: drawn at random."""
 
+import math
 import random
 from collections import Counter
 
@@ -56,3 +57,22 @@ def test_a_sum_of_features_that_nearly_vanishes_is_no_difference_and_is_told_of(
     assert note in qk.explain(q, k, v, **spec).notes
     near = random_calls.Call({"q": q, "k": -k, "v": v}, spec)
     assert random_calls.rounding(near) < 1e-15
+
+
+def test_gates_that_leave_one_similarity_near_0_are_told_from_a_difference():
+    """Without them the other keys would outweigh it, and no digits would be lost."""
+    shape, real = (1, 1, 3, 1), torch.tensor([[True, True, False]])
+    q, v = (torch.full(shape, x, dtype=torch.float64) for x in (-1.0, 0.5))
+    k = torch.tensor([2.0, 1.002, 5.0], dtype=torch.float64).reshape(shape)
+    decay = torch.tensor([[[-1.0, -40.0, -40.0]]], dtype=torch.float64)
+    spec = {"mechanism": qk.Kernel(qk.Quadratic()), "mask": qk.Causal() & qk.Padding(real)}
+    spec["start"] = torch.tensor([0])
+    arrays = {"q": q, "k": k, "v": v, "decay": decay}
+    left = random_calls.what_is_left(random_calls.Call(arrays, spec))
+    last = [math.exp(-40.0), 1.0, 1.0]  # a padded token's gate counts as 0
+    assert left[0, 0, 2].tolist() == pytest.approx(last, rel=1e-12)
+    assert left[0, 0, 1, :2].tolist() == pytest.approx(last[:2], rel=1e-12)
+    gated = random_calls.rounding(random_calls.Call(arrays, spec))
+    assert gated > 1e-6
+    arrays["decay"] = 0 * decay
+    assert random_calls.rounding(random_calls.Call(arrays, spec)) < gated / 1e3
