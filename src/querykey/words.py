@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import functools
 import inspect
@@ -161,7 +162,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             given = signature().bind(*args, **kwargs).arguments
         except TypeError:
             return function(*args, **kwargs)  # whose own error says which argument is missing
-        _check_types(function.__name__, function, given)
+        owner = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
+        for parameter in signature().parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given.pop(parameter.name, None)  # which the function looks at itself
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                for value in given.pop(parameter.name, ()):
+                    _check_types(owner, function, {parameter.name: value})
+        _check_types(owner, function, given)
         return function(*args, **kwargs)
 
     return call
@@ -185,7 +193,16 @@ def _check_types(owner: str, annotated: Any, given: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _hints(annotated: Any) -> dict[str, Any]:
-    return get_type_hints(annotated)
+    if isinstance(annotated, type):
+        return get_type_hints(annotated)
+    return get_type_hints(annotated, localns=_Names(inspect.unwrap(annotated).__globals__))
+
+
+class _Names(dict[str, Any]):
+    """The names of a file, for its annotations; one that only type checkers import is any type."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, object)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -196,13 +213,21 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Literal:
         return any(type(value) is type(part) and value == part for part in parts)
     if hint is int:
-        return hasattr(value, "__index__") and not isinstance(value, bool)
+        return not isinstance(value, bool) and _is_whole(value)
     if hint is float:
         return isinstance(value, Real) and not isinstance(value, bool)
     if kind is None:
         known = isinstance(hint, type) and hint is not object and "typing" not in hint.__module__
         return not known or getattr(hint, "_is_protocol", False) or isinstance(value, hint)
     return callable(value) if kind is Callable else _holds(value, kind, parts)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is one whole number, of any library."""
+    try:
+        return operator.index(value) is not None
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _holds(value: Any, kind: type, parts: tuple[Any, ...]) -> bool:
