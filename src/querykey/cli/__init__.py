@@ -1,9 +1,48 @@
 """The command `qk`: one function per verb, each in a file of its name.
 
 Every error is one sentence on standard error. Exit codes: 0 well, 2 a bad call or a target that
-cannot be built; a verb with more of them says so in its help.
+cannot be built, 128 and the number of the signal that ended a call; a verb with more of them says
+so in its help.
 """
 
-from querykey.cli.command import app, main, run
+from __future__ import annotations
 
-__all__ = ["app", "main", "run"]
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from querykey.cli.command import app as app
+    from querykey.cli.command import run as run
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    _open_streams()
+    try:
+        from querykey.cli.command import begin
+    except KeyboardInterrupt:  # while the libraries are imported
+        sys.exit(130)
+    sys.exit(begin(sys.argv[1:] if words is None else words))
+
+
+def _open_streams() -> None:
+    """Open on nothing what the caller has closed of the streams 0 to 2.
+
+    Else a file of ours would get such a number, and what a model prints would go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("app", "run"):
+        from querykey.cli import command
+
+        return getattr(command, name)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -23,6 +20,7 @@ from querykey.cli.lab import lab
 from querykey.cli.laws import laws
 from querykey.cli.output import refuse
 from querykey.cli.report import report
+from querykey.cli.signals import interruption, stopped
 from querykey.cli.targets import targets
 from querykey.cli.train import train
 from querykey.errors import QuerykeyError, visible
@@ -38,10 +36,10 @@ for _verb in (targets, check, laws, cost, generate, train, lab, report, demo):
     app.command(_verb)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+def begin(words: Sequence[str]) -> int:
+    """Run the command line of a process that does nothing else, and return its exit code."""
     warnings.showwarning = _show_warning
-    sys.exit(run(sys.argv[1:] if words is None else words))
+    return run(words)
 
 
 def _show_warning(message: Warning | str, *where: Any) -> None:
@@ -51,13 +49,32 @@ def _show_warning(message: Warning | str, *where: Any) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
-    from querykey.show import console, until_the_reader_leaves
-
-    code, pressed = 0, []
+    code, received = 0, []
     if not _is_somewhere():
         return refuse("the current folder has been deleted; change to one that is there")
     try:
-        with _ctrl_c() as pressed, until_the_reader_leaves():
+        with interruption() as received:
+            code = _answer(words)
+    except BaseException as error:
+        if not received and isinstance(error, KeyboardInterrupt):
+            from querykey.words import raised
+
+            return refuse(f"the code that was run raised {raised(error)}")
+        if not received:
+            raise  # a defect, which shows its traceback
+    if received:  # even where a library has swallowed what the signal raised
+        refuse(stopped(received[0]))
+        return 128 + received[0]
+    return code
+
+
+def _answer(words: Sequence[str]) -> int:
+    """Run a verb; print one sentence where it refuses, or where nothing more can be printed."""
+    from querykey.show import console, until_the_reader_leaves
+
+    code = 0
+    try:
+        with until_the_reader_leaves():
             code = app(
                 words,
                 console=console(),
@@ -67,12 +84,8 @@ def run(words: Sequence[str]) -> int:
             )
     except CycloptsError as error:
         return refuse(f"{_sentence(str(error))} See `qk --help`.")
-    except QuerykeyError as error:  # anything else is a defect and shows its traceback
+    except QuerykeyError as error:
         return refuse(str(error))
-    except KeyboardInterrupt as error:
-        from querykey.words import raised
-
-        return 130 if pressed else refuse(f"the code that was run raised {raised(error)}")
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -87,29 +100,6 @@ def _is_somewhere() -> bool:
         return bool(os.getcwd())
     except OSError:
         return False
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[list[int]]:
-    """Yield a list that is empty until the user presses Ctrl-C, which still raises.
-
-    A model may raise KeyboardInterrupt too, and that is not the user's.
-    """
-    pressed: list[int] = []
-
-    def press(number: int, frame: Any) -> None:
-        pressed.append(number)
-        signal.default_int_handler(number, frame)
-
-    elsewhere = threading.current_thread() is not threading.main_thread()
-    if elsewhere or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield [signal.SIGINT]  # whoever calls us watches by itself
-        return
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _sentence(words: str) -> str:

@@ -19,7 +19,9 @@ def status(words: str) -> Iterator[Status]:
     """Show on a terminal that something is under way; standard output stays clean."""
     from rich.console import Console
 
-    with Console(stderr=True).status(words) as status:
+    console = Console(stderr=True)
+    console.quiet = not console.is_terminal  # a file of errors, which may be full, gets nothing
+    with console.status(words) as status:
         yield status
 
 

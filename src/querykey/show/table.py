@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from querykey.errors import QuerykeyError, visible
+from querykey.words import checked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 UNWRAPPED = 10_000  # columns
 
 
+@checked
 def number(value: int | float) -> str:
     """Return a number as a person reads it: 12_345 as 12,345, and 1.5e9 as 1.5 G."""
     if isinstance(value, int) and abs(value) < 10_000_000:
@@ -29,6 +31,7 @@ def number(value: int | float) -> str:
     return f"{value:.3g}"
 
 
+@checked
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
     """Return a rich table; a column whose cells are all numbers is aligned to the right."""
     from rich import box
@@ -77,11 +80,13 @@ def until_the_reader_leaves() -> Iterator[None]:
     """Print, and stop without an error when the reader leaves early, as in `qk ... | head`."""
     try:
         yield
-        print(end="", flush=True)
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = None  # Python would raise the error again while closing it
 
 
+@checked
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],

@@ -6,11 +6,15 @@ target costs its own time alone.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import inspect
 import multiprocessing
 import os
 import resource
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -147,17 +151,20 @@ def _load(targets: list[str]) -> None:
 def _start(context: Any, target: str, question: Question) -> _Worker:
     """Fork a worker for one target."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, target, question), daemon=True)
+    # The system asks for the thread that forked, and a thread may end before the process does.
+    main = threading.current_thread() is threading.main_thread()
+    work = (theirs, target, question, os.getpid() if main else None)
+    process = context.Process(target=_work, args=work, daemon=True)
     process.start()
     theirs.close()
     return _Worker(target, process, ours, list(question.laws))
 
 
-def _work(pipe: Connection, target: str, question: Question) -> None:
+def _work(pipe: Connection, target: str, question: Question, parent: int | None) -> None:
     """Run in the worker: send that it is built, every finding, then the report, or why not."""
-    import sys
-
     gc.freeze()  # what the parent has loaded is garbage in no target
+    if parent is not None:
+        _end_with(parent)
     # A model that prints must not write into the table.
     with open(os.devnull, "w") as nowhere:
         sys.stdout = sys.stderr = nowhere
@@ -171,6 +178,15 @@ def _work(pipe: Connection, target: str, question: Question) -> None:
             pipe.send(("ended", (f"`{target}`: {raised(error, 300)}", traceback_of(error))))
         pipe.close()
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """Have this process killed when its parent ends, which then holds it to no limit any more."""
+    if sys.platform == "linux":
+        prctl, death_signal = ctypes.CDLL(None).prctl, 1
+        prctl(death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        os._exit(1)
 
 
 def _report(pipe: Connection, target: str, question: Question) -> Report:
