@@ -189,6 +189,17 @@ def test_an_optimizer_keeps_what_torchs_own_keeps(name, make):
     assert name in STATES
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_training_in_another_precision_has_a_formula(dtype):
+    """An earlier version refused models on the CPU unless all sizes were put in first."""
+    report = qk.cost(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 7)), qk.array("n", 3))
+    formula = report.training_bytes(dtype=dtype)
+    for n in (5, 8):
+        found = report.at(n=n).training_bytes(dtype=dtype)
+        assert formula.activations.subs(report.symbols["n"], n) == found.activations
+        assert formula.weights == found.weights
+
+
 def test_training_takes_its_parts():
     report = qk.cost(blocks(6), qk.tokens("b", "t"), attention="math").at(b=30, t=20)
     parts = report.training_bytes()

@@ -42,8 +42,9 @@ class TensorMaker:
         """
         if dtype is not None and tensor.is_floating_point() and tensor.dtype is not dtype:
             needed = tensor.requires_grad
-            tensor = tensor.detach().to("meta" if self.mode else "cpu", dtype)
-            tensor = tensor.to(self.device).requires_grad_(needed)
+            # Where values count for nothing, none are converted.
+            tensor = tensor.detach().to("meta" if self.mode else self.device, dtype)
+            tensor.requires_grad_(needed)
         if self.mode:
             return fake_weight(self.mode, tensor, self.device)
         leaf = tensor.detach().clone() if copy else tensor.detach()
