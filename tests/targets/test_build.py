@@ -99,6 +99,13 @@ def test_a_model_that_its_file_has_built_is_taken_as_it_is(file):
     assert target.run(target.example(batch=3, length=5)).shape == (3, 5, 30)
 
 
+def test_a_file_with_relative_imports_is_to_be_named_by_its_package(tmp_path):
+    (tmp_path / "model.py").write_text("from .part import make\n")
+    sentence = refusal(f"{tmp_path}/model.py:make")
+    assert "attempted relative import" in sentence
+    assert sentence.endswith("; install its package, and name it package.module:factory")
+
+
 def test_a_factory_in_a_package():
     target = build("querykey.targets.presets:encoder")
     assert target.run(target.example()).shape == (2, 7, 128)

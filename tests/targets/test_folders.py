@@ -1,12 +1,14 @@
 """Folders whose weights are not those of the model are refused, before memory is taken."""
 
 import json
+import math
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import querykey as qk
 from querykey import models
 from querykey.models.folders.files import read_settings
 from querykey.targets import TargetError, build, outline
@@ -160,3 +162,25 @@ def test_a_shard_outside_the_folder_is_called_that(folder, tmp_path):
     (folder / "model.safetensors.index.json").write_text("[1]")
     with pytest.raises(TargetError, match=r"index\.json is no index of shards$"):
         build(str(folder))
+
+
+@pytest.mark.parametrize("factor", [0.0, -2.0, math.inf])
+def test_positions_that_nothing_can_be_divided_by_are_refused(factor, tmp_path):
+    models.save(models.build(models.preset("llama")), tmp_path / "model")
+    file = tmp_path / "model/config.json"
+    rope = {"rope_type": "linear", "factor": factor, "rope_theta": 1e4}
+    config = json.loads(file.read_text()) | {"rope_parameters": rope}
+    file.write_text(json.dumps(config))
+    with pytest.raises(
+        TargetError, match=r"`rope_parameters\.factor` is .*, which is no number to"
+    ):
+        build(str(tmp_path / "model"))
+
+
+def test_a_head_of_no_features_is_not_the_default(tmp_path):
+    """An earlier version took 0 as if nothing stood there."""
+    models.save(models.build(models.preset("llama")), tmp_path / "model")
+    file = tmp_path / "model/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"head_dim": 0}))
+    with pytest.raises(qk.QuerykeyError, match=r"config\.json: key_dim is at least 1; got 0"):
+        models.load(tmp_path / "model")

@@ -21,7 +21,7 @@ from torch import nn
 from querykey.targets.errors import TargetError
 from querykey.targets.guessing import find_inputs
 from querykey.targets.inputs import Input
-from querykey.words import a_type, raised, suggest
+from querykey.words import a_type, checked, raised, seed_number, suggest
 
 
 def build_python(
@@ -62,18 +62,22 @@ def module_of(product: Any) -> nn.Module | None:
     return product if isinstance(product, nn.Module) else None
 
 
+@checked
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw the random numbers of torch, NumPy and Python from a seed inside this context."""
+    seed = seed_number(seed)
     with torch.random.fork_rng(devices=[]), seeded_outside_torch(seed):
         # torch.manual_seed also notes, slowly, what devices that were never used must do.
         torch.default_generator.manual_seed(seed)
         yield
 
 
+@checked
 @contextmanager
 def seeded_outside_torch(seed: int) -> Iterator[None]:
     """Draw the random numbers of NumPy and Python from a seed inside this context."""
+    seed = seed_number(seed)
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -101,6 +105,7 @@ def factory_at(name: str, where: str) -> Callable[..., nn.Module]:
     return build
 
 
+@checked
 def function_at(where: str) -> Callable[[], Any]:
     """Return the function without arguments at `file.py:name` or `package.module:name`."""
     source, colon, attribute = where.rpartition(":")
@@ -148,7 +153,9 @@ def _attribute(
     except FileNotFoundError as error:
         raise TargetError(f"`{name}`: there is no file `{source}`") from error
     except (Exception, SystemExit) as error:
-        raise TargetError(f"`{name}`: importing `{source}` raised {raised(error)}") from error
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
+        hint = "; install its package, and name it package.module:factory" if relative else ""
+        raise TargetError(f"`{name}`: importing `{source}` raised {raised(error)}{hint}") from error
     if not hasattr(module, attribute):
         raise TargetError(f"`{name}`: `{source}` has no `{attribute}`{_nearest(attribute, module)}")
     factory = getattr(module, attribute)

@@ -14,6 +14,7 @@ SIZES = re.compile(
     r"hidden_.*|.*hidden_size|vocab.*|n_embd|n_inner|n_head|n_positions|d_model|d_ff|d_kv|d_inner|"
     r".*_dim|.*_size|.*ffn.*|num_.*heads|num_.*experts|max_position.*|num_labels"
 )
+DIVISORS = ("factor", "rope_theta")  # of the angles of rotary positions
 MOST_LAYERS, LARGEST_SIZE = 10_000, 10**9  # well above every published model
 
 
@@ -24,6 +25,8 @@ def refuse_numbers(name: str, entries: Any, layers: int = MOST_LAYERS) -> None:
         added = "eps" in last  # to what roots are taken of
         if math.isnan(value) or (added and not 0 <= value < math.inf):
             raise TargetError(f"`{name}`: `{key}` is {value}, which is no number to compute with")
+        if last in DIVISORS and not 0 < value < math.inf:
+            raise TargetError(f"`{name}`: `{key}` is {value}, which is no number to divide by")
         if isinstance(value, float):
             continue
         if LAYERS.fullmatch(last) and value > layers:

@@ -62,7 +62,7 @@ def _read(settings: Settings, name: str, qkv: bool, output: bool, mlp: bool, win
     only(settings, is_causal=True)
     kind = architecture(settings, (f"{name}ForCausalLM", f"{name}Model"))
     width, heads = settings["hidden_size"], settings["num_attention_heads"]
-    key_dim = settings["head_dim"] or width // heads
+    key_dim = width // heads if settings["head_dim"] is None else settings["head_dim"]
     rotary, sharper = read_rope(settings)
     scale = None if sharper == 1 else sharper / math.sqrt(key_dim)
     biases: list[Any] = ["qkv"] if qkv else []
