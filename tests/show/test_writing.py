@@ -166,3 +166,82 @@ def test_twenty_kills_leave_whole_stores_and_records(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[400, True]] * 20
     assert len((tmp_path / "store").read_text().splitlines()) > 1  # some had saved before
+
+
+# The same for everything that `qk check`, `qk cost`, `qk lab` and `qk report` write beside.
+KILLS_OF_PAGES = """
+import ast, json, os, random, re, signal, sys, time
+from pathlib import Path
+from xml.etree import ElementTree
+import torch
+import querykey as qk
+from querykey import costs, lab, laws, train
+from querykey.laws.running.command import _write
+
+folder = Path(sys.argv[1])
+os.chdir(folder)
+outputs = laws.Outputs(
+    html=Path("c.html"), junit=Path("c.xml"), sarif=Path("c.sarif"), scripts=Path("scripts")
+)
+cost = qk.cost(torch.nn.Linear(3, 2), qk.array("n", 3))
+chart = costs.plotted(cost, None, ["a", "b"], "n=1:8")
+experiment = lab.experiment("argmax")
+run = Path("run")
+run.mkdir()
+(run / "config.toml").write_text("")
+tags = 4000
+
+
+def report(mark):
+    text = f"<{mark:08d}>" * tags
+    script = "a = '''" + text + "'''"
+    finding = laws.Finding("purity", "violated", 1.0, 0.0, note=text, repro=script)
+    return laws.Report("a.py:b", "decoder", [finding], seconds=1.0)
+
+
+def save(mark):
+    _write([report(mark)], set(), outputs)
+    costs.write_page(cost, f"<{mark:08d}>" * tags, "cost.html", None, [chart])
+    lab.write_ledger(Path("."))
+    (run / "log.jsonl").write_text("")
+    train.write_report(run, "report.html")
+
+
+def marks(text):
+    return set(re.findall(r"(?:<|&lt;|\\\\\\\\u003c)([0-9]{8})", text))
+
+
+ends = {"c.html": "</html>", "cost.html": "</html>", "report.html": "</html>", "c.xml": ">"}
+save(0)
+chance, seen = random.Random(0), []
+for kill in range(int(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        for step in range(1, 10**6):
+            save(1000 * kill + step)
+    time.sleep(0.02 + 0.5 * chance.random())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    names = (*ends, "c.sarif", "claims.md", "claims.json")
+    texts = {name: Path(name).read_text() for name in names}
+    texts |= {file.name: file.read_text() for file in Path("scripts").glob("[!.]*")}
+    ElementTree.fromstring(texts["c.xml"])
+    json.loads(texts["c.sarif"]), json.loads(texts["claims.json"])
+    [ast.parse(text) for name, text in texts.items() if name.endswith(".py")]
+    torn = [name for name, text in texts.items() if len(marks(text)) > 1]
+    torn += [name for name, end in ends.items() if not texts[name].rstrip().endswith(end)]
+    marked = sorted(name for name, text in texts.items() if marks(text))
+    seen.append([torn, marked, min(marks(texts["c.sarif"]))])
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_whole_pages_and_exports(tmp_path):
+    command = [sys.executable, "-c", KILLS_OF_PAGES, str(tmp_path), "20"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    torn, marked, marks = zip(*json.loads(done.stdout), strict=True)
+    assert torn == ([],) * 20
+    assert marked[0] == ["a_b.purity.py", "c.html", "c.sarif", "c.xml", "cost.html"]
+    assert len(set(marks)) > 1  # some saves had ended before the kill
