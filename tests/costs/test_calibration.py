@@ -334,3 +334,8 @@ def test_without_a_target_there_is_one_sentence(capsys):
     assert capsys.readouterr().err == (
         "qk: name a target, as in qk cost hf:gpt2; qk targets lists them\n"
     )
+
+
+def test_an_unknown_device_cannot_be_measured():
+    with pytest.raises(qk.CostError, match="`tpu` cannot be measured; name one of cpu, cuda"):
+        calibrate(device="tpu")

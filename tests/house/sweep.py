@@ -126,7 +126,7 @@ GOOD: dict[str, Callable[[], Good]] = {
     "empty_state": lambda: (
         qk.empty_state,
         {"mechanism": qk.Softmax(), "mask": qk.Causal(), "batch": 2, "kv_heads": 2, "key_dim": 3,
-         "value_dim": 7, "capacity": 9},
+         "value_dim": 7, "capacity": 9, "like": array(3)},
     ),
     "explain": lambda: (qk.explain, qkv() | SPECS),
     "extend": lambda: (qk.extend, qkv() | {"state": state(), "real": torch.ones(2, 5)[:, :5] > 0}),

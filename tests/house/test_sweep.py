@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.house import sweep, sweep_rooms
+from tests.house import sweep, sweep_models, sweep_rooms, sweep_tools
 
 import querykey as qk
 import querykey.ag as ag
 
-CALLS = sweep.GOOD | sweep_rooms.GOOD
-REFUSED = sweep.LOADS | sweep_rooms.REFUSED  # whose good call is refused
-CASES = list(sweep.cases(CALLS, REFUSED, sweep.TAKES | sweep_rooms.TAKES))
+CALLS = sweep.GOOD | sweep_rooms.GOOD | sweep_models.GOOD | sweep_tools.GOOD
+REFUSED = sweep.LOADS | sweep_rooms.REFUSED | sweep_tools.REFUSED  # whose good call is refused
+TAKES = sweep.TAKES | sweep_rooms.TAKES | sweep_models.TAKES | sweep_tools.TAKES
+CASES = list(sweep.cases(CALLS, REFUSED, TAKES))
 NAMES = list(CALLS)
 # What still raises an error of another library: (argument, value) by name. It may only shrink.
 KNOWN_FILE = Path(__file__).with_name("sweep_known.json")
@@ -28,9 +29,10 @@ def test_every_public_name_has_a_case():
     public = set(qk._HOME) - sweep.APART
     assert public <= set(NAMES)
     assert {f"ag.{name}" for name in set(ag.__all__) - sweep.AG_APART} <= set(NAMES)
-    for room, module in sweep_rooms.ROOMS.items():
-        names = set(module.__all__) - sweep_rooms.APART[room]
-        assert {f"{room}.{name}" for name in names} <= set(NAMES)
+    for rooms in (sweep_rooms, sweep_models, sweep_tools):
+        for room, module in rooms.ROOMS.items():
+            names = set(module.__all__) - rooms.APART[room]
+            assert {f"{room}.{name}" for name in names} <= set(NAMES)
     assert len(CASES) >= 2000
 
 

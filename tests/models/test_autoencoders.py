@@ -131,10 +131,10 @@ def test_patches_that_do_not_fit_are_refused():
             r"hidden is a tuple of sizes, such as \(32,\); got 8",
         ),
         (lambda: AutoencoderConfig(64, 3, activation="rulu"), "there is no 'rulu'"),
-        (lambda: Noise(-1.0), "standard deviation is at least 0"),
+        (lambda: Noise(-1.0), "standard deviation is a finite number, at least 0"),
         (
             lambda: Autoencoder(AutoencoderConfig(64, 3))(torch.ones(2, 63)),
-            r"x wants \(batch, 64\); got \(2, 63\)",
+            r"x is of floats \(\.\.\., 64\); got torch.float32 \(2, 63\)",
         ),
     ],
 )

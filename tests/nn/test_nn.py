@@ -408,9 +408,12 @@ def test_a_number_for_a_config_counts_heads_or_hidden_features():
     ("make", "message"),
     [
         (lambda: MultiHeadAttention(15, 4), "15 features do not split into 4 heads of one size"),
-        (lambda: MultiHeadAttention(16, 4.0), "heads is a whole number; got 4.0"),
-        (lambda: MultiHeadAttention(16.0, 4), "width is a whole number; got 16.0"),
-        (lambda: MLP(16, 4.5), "hidden is a whole number; got 4.5"),
+        (
+            lambda: MultiHeadAttention(16, 4.0),
+            "`config` of MultiHeadAttention is AttentionConfig | int; got 4.0",
+        ),
+        (lambda: MultiHeadAttention(16.0, 4), "`width` of MultiHeadAttention is int; got 16.0"),
+        (lambda: MLP(16, 4.5), "`config` of MLP is MLPConfig | int; got 4.5"),
         (lambda: MultiHeadAttention(16, 4)(torch.ones(2, 5, 15)), "attention takes floats (batch"),
         (lambda: MultiHeadAttention(16, 4)(torch.ones(2, 5, 16).long()), "got torch.int64 (2, 5,"),
     ],
@@ -424,9 +427,9 @@ def test_tokens_that_cannot_meet_the_weights_are_refused():
     layer = MultiHeadAttention(8, 2)
     x = torch.ones(1, 5, 8)
     for tokens, words in (
-        (x.double(), "the tokens are float64 but the weights are float32"),
-        (x.to("meta"), "the tokens are on meta but the weights are on cpu"),
-        (x.to_sparse(), "tokens are dense tensors, not sparse_coo ones"),
+        (x.double(), "x is float64 but the weights are float32"),
+        (x.to("meta"), "x is on meta but the weights are on cpu"),
+        (x.to_sparse(), "x is a dense tensor, not a sparse_coo one"),
     ):
         with pytest.raises(TypeError, match=f"^{words}$"):
             layer(tokens)

@@ -17,10 +17,12 @@ from querykey.costs.timing.calibration import Calibration, calibrate, place, rea
 from querykey.costs.versus import chart, versus
 from querykey.show import unwritable, write_file
 from querykey.targets import Input, Target, outline, parse_fields, source_of
+from querykey.words import checked
 
 DIGITS = 18  # no axis of a tensor needs more
 
 
+@checked
 def cost_of_target(
     name: str,
     fields: Sequence[str] = (),
@@ -139,6 +141,7 @@ def parse_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
+@checked
 def refuse_page(file: str | Path) -> None:
     """Raise the error for a page that cannot be written, before the work is done."""
     reason = unwritable(Path(file)) if file else ""
@@ -146,6 +149,7 @@ def refuse_page(file: str | Path) -> None:
         raise CostError(f"nothing can be written to `{file}`: {reason}")
 
 
+@checked
 def view_of(
     report: CostReport,
     modules: bool = False,
@@ -195,6 +199,7 @@ def measured_device(device: str) -> Calibration | None:
     return calibration if calibration is not None and device in calibration.name.lower() else None
 
 
+@checked
 def plotted(report: CostReport, other: CostReport | None, names: Sequence[str], text: str) -> str:
     """Return the SVG of what `--plot seq=128:131072` asks for."""
     size, _, span = text.partition("=")
@@ -207,6 +212,7 @@ def plotted(report: CostReport, other: CostReport | None, names: Sequence[str], 
     return chart([*zip(names, reports, strict=False)], size.strip(), int(low), int(high))
 
 
+@checked
 def as_json(report: CostReport, view: View) -> str:
     """Return the report as JSON, with the bound of a device and the comparison where asked for."""
     values = report.to_dict()
@@ -223,6 +229,7 @@ def as_json(report: CostReport, view: View) -> str:
     return json.dumps(values, indent=1)
 
 
+@checked
 def write_page(
     report: CostReport,
     target: str,

@@ -32,13 +32,14 @@ from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.over import builder_over, own_values, values_over
 from querykey.costs.report import CostReport
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 # Where a fit is tried when small sizes lie on no polynomial: (first size, step).
 ELSEWHERE = ((33, 1), (8, 8), (128, 64), (256, 128), (300, 1))
 
 
+@checked
 def cost(
     model: nn.Module | Callable[..., nn.Module],
     inputs: Any,

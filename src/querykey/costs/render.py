@@ -20,6 +20,7 @@ from querykey.costs.values import CostValues, ModuleCost, NotComputed
 from querykey.costs.written import written
 from querykey.show import Formula, figure, grid, heading, text
 from querykey.show import page as html_page
+from querykey.words import checked
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -66,6 +67,7 @@ class View:
     prediction: Prediction | None = None
 
 
+@checked
 def tables(report: CostValues, view: View | None = None) -> list[RenderableType]:
     """Return what a terminal shows, which fits into its width."""
     view = view or View()
@@ -74,6 +76,7 @@ def tables(report: CostValues, view: View | None = None) -> list[RenderableType]
     return [_Totals(report, view), _Modules(report, view)]
 
 
+@checked
 def totals(report: CostValues) -> list[tuple[str, str]]:
     """Return one row of text per value, for the range, for unknown operations, and per note."""
     return [(label, written(value)) for label, value in _totals(report, View())]

@@ -34,7 +34,7 @@ from querykey.costs.values import (
     NotComputed,
     value_of,
 )
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 SCHEMA = 1  # the version of what `to_dict` returns, which docs/schema/cost.json describes
 
@@ -73,6 +73,7 @@ class CostReport(CostValues):
         """Return the parallel depth of the forward pass, every sum a tree, math attention."""
         return self.span_with()
 
+    @checked
     def span_with(self, serial: Collection[str] = ()) -> Any:
         """Return the depth where sums over the sizes in `serial` are serial, and others trees."""
         if self.depth is None:
@@ -89,6 +90,7 @@ class CostReport(CostValues):
         """Return the most memory of a forward pass without gradients, weights and inputs in it."""
         return self._peak(self.memory and self.memory.training(False))
 
+    @checked
     def peak(self, phase: str = "train", **sizes: int) -> Peak:
         """Return the peak in bytes of a phase, "train" or "inference", and what is alive there."""
         if phase not in ("train", "inference"):
@@ -146,6 +148,7 @@ class CostReport(CostValues):
             return None
         return replace(report, sizes=dict(sizes), settings=self.settings)
 
+    @checked
     def order(
         self,
         name: str = "flops.forward",
@@ -164,6 +167,7 @@ class CostReport(CostValues):
             raise CostError(f"`{name}`: {value}")
         return order_of(value, list(self.symbols), given)
 
+    @checked
     def compare(
         self, other: CostReport, size: str = "", of: str = "flops.forward", **sizes: int
     ) -> CostComparison:
@@ -187,6 +191,7 @@ class CostReport(CostValues):
         inside = tuple(root for root in comparison.crossings if not outside(root))
         return replace(comparison, crossings=inside)
 
+    @checked
     def training_bytes(
         self,
         optimizer: str = "adamw",
@@ -211,6 +216,7 @@ class CostReport(CostValues):
         parts = training_parts(model, peak, optimizer, kind.itemsize if kind else None)
         return sharded(parts, whole_size("sharding", sharding), model)
 
+    @checked
     def largest(
         self, size: str, memory: int | str, optimizer: str | None = "adamw", **sizes: int
     ) -> int:
@@ -241,6 +247,7 @@ class CostReport(CostValues):
 
         return largest_that(fits, self.valid, size)
 
+    @checked
     def time(
         self, device: str = "h200", dtype: torch.dtype | str | None = None, **sizes: int
     ) -> Roofline:
@@ -279,6 +286,7 @@ class CostReport(CostValues):
             raise CostError("the bytes moved are not known here")
         return report.traffic, report.sizes
 
+    @checked
     def bottleneck(
         self, growing: str | None = None, of: str = "flops.forward", **sizes: int
     ) -> tuple[Share, ...]:

@@ -7,15 +7,16 @@ the package `tokenizers`. `transformers` reads all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.folders.families.family import FolderError
+from querykey.words import check_fields, whole
 
 BYTES = 256
 
@@ -47,6 +48,9 @@ class ByteTokenizer:
 
     names: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        check_fields(self)
+
     @property
     def size(self) -> int:
         """Count 256 bytes and the special tokens."""
@@ -59,11 +63,12 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the bytes of a text."""
+        check_text(text)
         return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; bytes that are no UTF-8 are shown as such."""
-        return bytes(int(i) for i in ids if int(i) < BYTES).decode("utf-8", "replace")
+        return bytes(i for i in check_ids(ids) if i < BYTES).decode("utf-8", "replace")
 
     def as_json(self) -> str:
         """Return the tokenizer.json of this tokenizer."""
@@ -79,6 +84,9 @@ class CharacterTokenizer:
     letters: str
     names: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        check_fields(self)
+
     @property
     def size(self) -> int:
         """Count the letters and the special tokens."""
@@ -91,6 +99,7 @@ class CharacterTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text; a character that was not seen before is refused."""
+        check_text(text)
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         known = np.frombuffer(self.letters.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.minimum(np.searchsorted(known, points), max(len(known) - 1, 0))
@@ -105,7 +114,7 @@ class CharacterTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; bytes that are no UTF-8 are shown as such."""
-        text = "".join(self.letters[int(i)] for i in ids if int(i) < len(self.letters))
+        text = "".join(self.letters[i] for i in check_ids(ids) if i < len(self.letters))
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def as_json(self) -> str:
@@ -141,12 +150,26 @@ class TokenizerFile:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids, with the special tokens that the tokenizer puts around a text."""
+        check_text(text)
         text.encode()  # raises one clear error for what is no valid Unicode
         return np.asarray(self.tokenizer.encode(text).ids, dtype=np.int64)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the ids without special tokens."""
-        return self.tokenizer.decode([int(i) for i in ids])
+        return self.tokenizer.decode(check_ids(ids))
+
+
+def check_text(text: Any) -> None:
+    """Refuse to read what is no text."""
+    if not isinstance(text, str):
+        raise WrongTypeError(f"what is encoded is a text; got {type(text).__name__}")
+
+
+def check_ids(ids: Any) -> list[int]:
+    """Return token ids as whole numbers, or refuse what is no sequence of them."""
+    if isinstance(ids, str | bytes | dict) or not isinstance(ids, Iterable):
+        raise WrongTypeError(f"token ids are a sequence of whole numbers; got {ids!r}")
+    return [whole("a token id", number, least=0) for number in ids]
 
 
 def read_codec(file: Path) -> Codec:

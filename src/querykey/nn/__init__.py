@@ -22,6 +22,7 @@ from querykey.nn.config import (
 from querykey.nn.mlp import MLP, activate
 from querykey.nn.norms import make_norm
 from querykey.nn.products import is_watched
+from querykey.nn.tensors import check_floats, check_generator, check_meets, check_whole
 
 __all__ = [
     "ACTIVATIONS",
@@ -36,6 +37,10 @@ __all__ = [
     "Turns",
     "activate",
     "among",
+    "check_floats",
+    "check_generator",
+    "check_meets",
+    "check_whole",
     "document_positions",
     "is_watched",
     "make_norm",

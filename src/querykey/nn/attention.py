@@ -35,7 +35,8 @@ from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn.config import AttentionConfig
 from querykey.nn.products import cast_once, one_product
-from querykey.words import room_for, whole
+from querykey.nn.tensors import check_floats, check_meets
+from querykey.words import checked, room_for, whole
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns
 
@@ -45,6 +46,7 @@ class MultiHeadAttention(nn.Module):
 
     backends = ("reference", "sdpa", "chunked", "triton")  # what `backend` may be, beside auto
 
+    @checked
     def __init__(
         self,
         width: int,
@@ -64,7 +66,7 @@ class MultiHeadAttention(nn.Module):
         self.width, self.config, self.mask, self.bias = width, config, mask, bias
         self.rotary, self.backend, self.source_width = rotary, backend, source_width
         self.sizes = self.kv_heads, self.key_dim, self.value_dim = config.sizes(width)
-        source = width if source_width is None else source_width
+        source = width if source_width is None else whole("source_width", source_width)
         inner, added = config.heads * self.value_dim, "qkv" in config.biases
         with room_for(f"attention of width {width}"):
             self.q = nn.Linear(width, config.heads * self.key_dim, bias=added)
@@ -107,9 +109,11 @@ class MultiHeadAttention(nn.Module):
                 f"attention takes floats (batch, tokens, {self.width}); "
                 f"got {x.dtype} {tuple(x.shape)}"
             )
-        _check_meets(x, self.q)
+        check_meets("x", x, self.q)
         if source is not None:
             memory = self.memory(source)
+        if state is not None and not isinstance(state, State):
+            raise WrongTypeError(f"a state comes from `empty_state`; got {type(state).__name__}")
         if memory is not None:
             q = split_heads(self.q(x), self.config.heads)
             return self.join(self.attend(q, *memory, real, self.bias, None))
@@ -142,6 +146,7 @@ class MultiHeadAttention(nn.Module):
 
     def memory(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the tokens of `source`, split into heads."""
+        check_floats("the other sequence", source, self.source_width or self.width, self.k)
         source = cast_once(source)
         k, v = self.k(source), self.v(source)
         return split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
@@ -296,24 +301,3 @@ def token_positions(x: Tensor, state: State | None, real: Tensor | None) -> Tens
     if real is None:
         return before + torch.arange(x.shape[1], device=x.device)
     return before + (real != 0).cumsum(1).sub(1).clamp(min=0)
-
-
-def _check_meets(x: Tensor, layer: nn.Module) -> None:
-    """Refuse tokens of another dtype, device or layout than the weights that they meet first.
-
-    Only a plain Linear is asked: what somebody put in its place may take what it likes.
-    """
-    if type(layer) is not nn.Linear:
-        return
-    weight = layer.weight
-    if x.layout is not torch.strided:
-        raise WrongTypeError(f"tokens are dense tensors, not {_last(x.layout)} ones")
-    if x.device != weight.device:
-        raise WrongTypeError(f"the tokens are on {x.device} but the weights are on {weight.device}")
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        dtypes = _last(x.dtype), _last(weight.dtype)
-        raise WrongTypeError(f"the tokens are {dtypes[0]} but the weights are {dtypes[1]}")
-
-
-def _last(name: object) -> str:
-    return str(name).removeprefix("torch.")

@@ -12,6 +12,8 @@ from querykey.nn.attention import MultiHeadAttention, Turns
 from querykey.nn.config import BlockConfig
 from querykey.nn.mlp import MLP
 from querykey.nn.norms import make_norm
+from querykey.nn.tensors import check_floats, check_whole
+from querykey.words import checked
 
 
 class SourceMemory(NamedTuple):
@@ -25,6 +27,7 @@ class SourceMemory(NamedTuple):
 class Block(nn.Module):
     """Norm before: x + part(norm(x)). Norm after: norm(x + part(x)). Parts: attention, MLP."""
 
+    @checked
     def __init__(
         self,
         config: BlockConfig,
@@ -70,6 +73,7 @@ class Block(nn.Module):
         With a state, x follows the tokens that it remembers: returns (out, the state after x).
         `memory` is what a block with a `source_width` looks at, from `remember`.
         """
+        check_floats("x", x, self.config.width, self.attention.q)
         out = self.attention(
             self.attention_norm(x) if self.before else x,
             state=state, real=real, bias=bias, turns=turns, documents=documents,
@@ -88,6 +92,8 @@ class Block(nn.Module):
         """Return the keys and values of another sequence (batch, tokens, width) for this block."""
         if self.cross is None:
             raise QuerykeyError("this block looks at no other sequence; give it a source_width")
+        if real is not None:
+            check_whole("real", real, "(batch, tokens)")
         return SourceMemory(*self.cross.memory(source), real)
 
     def _attend_to_source(self, x: Tensor, memory: SourceMemory | None) -> Tensor:

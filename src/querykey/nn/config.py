@@ -8,7 +8,7 @@ from typing import Literal
 
 from querykey.attention import Causal, Mechanism, Softmax, check_takes_decay
 from querykey.errors import QuerykeyError
-from querykey.words import share, whole
+from querykey.words import check_fields, share, whole
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh", "silu", "quick-gelu", "tanh", "identity")
 
@@ -28,6 +28,7 @@ class AttentionConfig:
     decay: bool = False  # a learned gate per key head: what came before counts less and less
 
     def __post_init__(self):
+        check_fields(self)
         whole("heads", self.heads)
         share("dropout", self.dropout)
         if self.dropout and not isinstance(self.mechanism, Softmax):
@@ -43,6 +44,7 @@ class AttentionConfig:
 
     def sizes(self, width: int) -> tuple[int, int, int]:
         """Return key heads, key size and value size for tokens with `width` features."""
+        whole("width", width)
         if None in (self.key_dim, self.value_dim) and width % self.heads:
             raise QuerykeyError(
                 f"{width} features do not split into {self.heads} heads of one size; "
@@ -68,6 +70,7 @@ class MLPConfig:
     bias: bool = True
 
     def __post_init__(self):
+        check_fields(self)
         whole("hidden", self.hidden)
         among("activation", (self.activation,), ACTIVATIONS)
 
@@ -106,6 +109,7 @@ class BlockConfig:
     dropout: float = 0.0  # of what each part adds, while training
 
     def __post_init__(self):
+        check_fields(self)
         whole("width", self.width)
         among("residual", self.residual, ("attention", "mlp"))
         self.attention.sizes(self.width)

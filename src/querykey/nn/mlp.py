@@ -9,7 +9,8 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from querykey.errors import QuerykeyError
 from querykey.nn.config import MLPConfig
 from querykey.nn.products import cast_once, one_product
-from querykey.words import room_for, whole
+from querykey.nn.tensors import check_floats
+from querykey.words import checked, room_for, whole
 
 
 def activate(name: str, x: Tensor) -> Tensor:
@@ -35,12 +36,13 @@ def activate(name: str, x: Tensor) -> Tensor:
 class MLP(nn.Module):
     """down(activation(up x)); gated: down(activation(gate x) * up x)."""
 
+    @checked
     def __init__(self, width: int, config: MLPConfig | int):
         """Make the layers for `width` features; a number for config is the hidden size."""
         super().__init__()
         whole("width", width)
         config = config if isinstance(config, MLPConfig) else MLPConfig(config)
-        self.activation = config.activation
+        self.width, self.activation = width, config.activation
         with room_for(f"an MLP of width {width} and {config.hidden} hidden features"):
             self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
             self.up = nn.Linear(width, config.hidden, bias=config.bias)
@@ -48,6 +50,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (..., width) into (..., width), each token alone."""
+        check_floats("x", x, self.width, self.up)
         return self.down(self.hidden(x))
 
     def hidden(self, x: Tensor) -> Tensor:

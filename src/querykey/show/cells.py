@@ -10,12 +10,16 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
+from querykey.errors import QuerykeyError
+from querykey.words import checked
+
 LABELLED = 12  # columns, at most, of a grid whose numbers are written into their cells
 TOP, ROOM, LETTER = 44, 16, 7  # pixels: above the grid, around it, the width of a letter
 DARK = 0.9  # of the largest number: from here on white is read more easily than black on blue
 INK, FAINT = "#333333", "#cccccc"
 
 
+@checked
 def cell_chart(
     values: Sequence[Sequence[float]],
     rows: Sequence[str] = (),
@@ -25,7 +29,7 @@ def cell_chart(
     """Return the SVG text of a grid with its numbers; a large one has a scale of shades instead."""
     across = max((len(row) for row in values), default=0)
     if not across:
-        raise ValueError("a grid needs at least one cell")
+        raise QuerykeyError("a grid needs at least one cell")
     small = across <= LABELLED
     longest = max((len(name) for name in columns), default=0)
     if small:

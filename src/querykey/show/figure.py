@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from querykey.errors import QuerykeyError
+from querykey.words import check_fields, checked
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 88, 176, 44, 52
@@ -31,6 +32,9 @@ class Series:
     name: str
     points: Sequence[tuple[float, float]]
     joined: bool = True
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class _Axis:
         return math.log(value) if self.log else value
 
 
+@checked
 def line_chart(series: Sequence[Series], x: str, y: str, title: str = "", log: bool = False) -> str:
     """Return the SVG text of series on shared axes; `log` makes both axes logarithmic."""
     drawn = [_drawable(s, log) for s in series]

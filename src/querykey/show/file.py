@@ -8,12 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from querykey.errors import QuerykeyError
+from querykey.words import checked
 
 
 class WriteError(QuerykeyError):
     """Says which file could not be written, and why."""
 
 
+@checked
 def write_file(path: str | Path, text: str) -> None:
     """Write text as UTF-8; a WriteError says why where the file system refuses.
 
@@ -24,6 +26,7 @@ def write_file(path: str | Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+@checked
 def unwritable(file: Path) -> str:
     """Return why a file cannot be written, or the empty string where it can."""
     try:
@@ -38,6 +41,7 @@ def unwritable(file: Path) -> str:
     return ""
 
 
+@checked
 def make_folder(path: Path) -> None:
     """Make a folder and those above it; a WriteError says why where the file system refuses."""
     try:
@@ -46,6 +50,7 @@ def make_folder(path: Path) -> None:
         raise WriteError(f"`{path}` cannot be made: {error.strerror}") from error
 
 
+@checked
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a path beside a file, which takes the file's place where the block ends well.

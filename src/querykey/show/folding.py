@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from querykey.errors import QuerykeyError
+from querykey.words import checked
 
+
+@checked
 def fold_numbered(names: Iterable[str], equal: Callable[[str, str], bool]) -> list[list[str]]:
     """Return the names in groups: numbers that follow each other and are `equal` share a group."""
     groups: list[list[str]] = []
@@ -17,6 +21,9 @@ def fold_numbered(names: Iterable[str], equal: Callable[[str, str], bool]) -> li
     return groups
 
 
+@checked
 def group_name(names: list[str]) -> str:
     """Return the name of a group: its only name, or the first and the last."""
+    if not names:
+        raise QuerykeyError("a group has at least one name")
     return names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from querykey.show.table import number
+from querykey.words import checked
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -37,6 +38,7 @@ class Formula(str):
     """HTML of a formula, which stands in a table as it is."""
 
 
+@checked
 def page(title: str, *sections: str) -> str:
     """Return one page of sections made by `heading`, `text`, `code`, `grid` and `figure`."""
     return (
@@ -47,21 +49,25 @@ def page(title: str, *sections: str) -> str:
     )
 
 
+@checked
 def heading(words: str) -> str:
     """Return a heading of the second level."""
     return f"<h2>{escape(words)}</h2>"
 
 
+@checked
 def text(words: str) -> str:
     """Return one paragraph of text."""
     return f"<p>{escape(words)}</p>"
 
 
+@checked
 def code(words: str) -> str:
     """Return lines as they are, in a fixed-width font."""
     return f"<pre>{escape(words)}</pre>"
 
 
+@checked
 def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table; numbers are aligned to the right and written as in a terminal."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
@@ -69,6 +75,7 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
+@checked
 def figure(svg: str, caption: str) -> str:
     """Return an SVG drawing, part of the page itself, with its caption."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -14,7 +14,7 @@ from querykey.show import fold_numbered, group_name, table
 from querykey.targets.kinds import is_lazy
 from querykey.targets.target import Target
 from querykey.targets.trial import evaluating
-from querykey.words import last_line
+from querykey.words import checked, last_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEPTH = 3  # how many levels of modules a description shows
 
 
+@checked
 def describe(target: Target) -> list[RenderableType]:
     """Return tables for a terminal: the facts, then the modules with equal layers in one row."""
     return [
@@ -56,6 +57,7 @@ def modules(model: nn.Module) -> list[tuple[str, str, int | str]]:
     return rows
 
 
+@checked
 def count_parameters(model: nn.Module) -> int:
     """Return the number of parameters, trainable or not, a shared one counted once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -18,7 +18,7 @@ from querykey.targets.huggingface import config_classes, inputs_of, transformers
 from querykey.targets.inputs import Input
 from querykey.targets.limits import refuse_numbers
 from querykey.targets.trial import quiet
-from querykey.words import last_line, suggest
+from querykey.words import a_type, checked, last_line, suggest
 
 OURS = "querykey"  # the model_type of folders that only `querykey.models` reads
 
@@ -99,8 +99,11 @@ def _held(path: str, file: Path) -> dict[str, str]:
         raise TargetError(f"folder `{path}` does not load: {last_line(error)[:300]}") from error
 
 
+@checked
 def save_pretrained(model: Any, folder: Path) -> None:
     """Write a `transformers` model as that library does, without its progress bar."""
+    if isinstance(model, type) or not hasattr(model, "save_pretrained"):
+        raise TargetError(f"`transformers` saves models of its own, not {a_type(model)}")
     with quiet(), _no_progress_bar():
         model.save_pretrained(str(folder))
 

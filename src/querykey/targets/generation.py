@@ -8,8 +8,10 @@ import torch
 
 from querykey.targets.inputs import Input
 from querykey.targets.kinds import is_hugging_face
+from querykey.words import checked
 
 
+@checked
 def generates(model: Any) -> bool:
     """Return whether it is a `transformers` model that can generate."""
     return is_hugging_face(model) and bool(model.can_generate())

@@ -15,7 +15,7 @@ from querykey.targets.huggingface import inputs_of
 from querykey.targets.inputs import Input
 from querykey.targets.kinds import is_embedding, is_hugging_face, is_lazy, signature_of, uncompiled
 from querykey.targets.trial import run_quietly, trial
-from querykey.words import raised
+from querykey.words import checked, raised
 
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
@@ -30,6 +30,7 @@ OWN_LENGTHS = range(2, 1025)  # what a table's rows may be the positions of
 Candidate = tuple[str, tuple[str | int, ...], int, int]  # kind, axes, low, high
 
 
+@checked
 def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     """Return what forward takes, or nothing and the reason.
 

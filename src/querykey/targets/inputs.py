@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from querykey.targets.errors import TargetError
+from querykey.words import check_fields, checked
 
 KINDS = {"tokens": "tokens", "array": "features", "images": "image", "mask": "mask"}
 LENGTHS = ("seq", "target_seq", "third_seq")  # the names of free lengths in an Input
@@ -28,6 +29,9 @@ class Input:
     required: bool = True
     real: int | bool = 1  # what marks a real token in a mask: 1, True, 0 or False
 
+    def __post_init__(self):
+        check_fields(self)
+
     def __str__(self) -> str:
         axes = ", ".join(str(axis) for axis in self.axes)
         what = {
@@ -38,10 +42,14 @@ class Input:
         }
         return f"({axes}) {what.get(self.kind, f'floats, {self.kind}')}"
 
+    @checked
     def make(self, sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor | int:
         """Return a random value with the free axes at these sizes."""
         if self.kind == "start":
             return 0
+        for axis in self.axes:
+            if isinstance(axis, str) and axis not in sizes:
+                raise TargetError(f"`{self.name}` wants a size for `{axis}`")
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in self.axes]
         if self.kind == "tokens":
             return torch.randint(self.low, self.high, shape, generator=generator)
@@ -62,6 +70,7 @@ def examples(inputs: tuple[Input, ...], batch: int, length: int, seed: int) -> d
     return {one.name: one.make(sizes, generator) for one in inputs if one.required}
 
 
+@checked
 def stated_inputs(texts: Sequence[str], names: Sequence[str], words: int = 0) -> dict[str, Input]:
     """Return the inputs that texts such as `ids=tokens(batch,seq)` state, by name.
 

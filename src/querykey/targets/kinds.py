@@ -9,28 +9,38 @@ from typing import Any
 import torch
 from torch import nn
 
+from querykey.targets.errors import TargetError
+from querykey.words import checked
 
+
+@checked
 def is_lazy(model: nn.Module) -> bool:
     """Return whether the first run decides the sizes of some layer."""
     return any(isinstance(p, nn.UninitializedParameter) for p in model.parameters())
 
 
+@checked
 def is_hugging_face(model: nn.Module) -> bool:
     """Return whether it is a `transformers` model, without importing `transformers` to ask."""
     return any(base.__module__ == "transformers.modeling_utils" for base in type(model).__mro__)
 
 
+@checked
 def uncompiled(model: nn.Module) -> nn.Module:
     """Return the module inside what torch.compile returned; hooks and copies need that one."""
     inner = getattr(model, "_orig_mod", None)
     return inner if isinstance(inner, nn.Module) else model
 
 
+@checked
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """Return the arguments of a function; those of TorchScript keep them in a schema."""
     schema = getattr(function, "schema", None)
     if not isinstance(schema, torch.FunctionSchema):
-        return inspect.signature(function)
+        try:
+            return inspect.signature(function)
+        except ValueError:
+            raise TargetError(f"{function!r} does not say what arguments it takes") from None
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [
         inspect.Parameter(

@@ -39,12 +39,13 @@ from querykey.targets.kinds import is_hugging_face
 from querykey.targets.limits import refuse_numbers
 from querykey.targets.target import PRESETS, Target, build
 from querykey.targets.trial import quiet
-from querykey.words import last_line, suggest
+from querykey.words import checked, last_line, suggest
 
 Fields = Mapping[str, Any]
 Outline = tuple[nn.Module, tuple[Input, ...], str]
 
 
+@checked
 def outline(name: str, fields: Fields | None = None) -> Target:
     """Return the target of a name at its own size, with the fields of its configuration set.
 
@@ -73,6 +74,7 @@ def outline(name: str, fields: Fields | None = None) -> Target:
     return Target(name, kind, *built, time.perf_counter() - began)
 
 
+@checked
 def parse_fields(words: Sequence[str]) -> dict[str, Any]:
     """Return the fields that texts such as `hidden_size=8192` set, read as Python does."""
     fields: dict[str, Any] = {}
@@ -89,6 +91,7 @@ def parse_fields(words: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
+@checked
 def field_of(model: Any, field: str) -> Any:
     """Return the value of a field of a Hugging Face model's configuration, by its path."""
     value = _config_of(model)
@@ -98,6 +101,7 @@ def field_of(model: Any, field: str) -> Any:
     return value
 
 
+@checked
 def rebuilt(model: Any, fields: Fields) -> nn.Module:
     """Return a Hugging Face model of the same class on meta, with fields of its config set."""
     name, config = type(model).__name__, _config_of(model)

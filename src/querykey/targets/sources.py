@@ -13,11 +13,12 @@ from querykey.targets.errors import TargetError
 from querykey.targets.factories import factory_at
 from querykey.targets.outlines import Fields, config_file, maker_of_preset, outline
 from querykey.targets.target import PRESETS
-from querykey.words import suggest
+from querykey.words import checked, suggest
 
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+@checked
 def source_of(name: str, fields: Fields | None = None) -> nn.Module | Callable[..., nn.Module]:
     """Return what builds a target at other values of its fields.
 

@@ -15,7 +15,7 @@ from querykey.targets.factories import build_python, module_of
 from querykey.targets.folders import build_folder
 from querykey.targets.huggingface import build_architecture
 from querykey.targets.inputs import Input, examples
-from querykey.words import seed_number, suggest
+from querykey.words import checked, room_for, seed_number, suggest, whole
 
 # What each preset is, in the words of `qk targets`; the first three are made of torch's own layers.
 TORCH_PRESETS = {
@@ -75,14 +75,23 @@ class Target:
         """Return a random value for every required input, the same for the same seed."""
         if not self.inputs:
             raise TargetError(f"`{self.name}`: no example can be made up; {self.note}")
-        return examples(self.inputs, batch, length, seed)
+        whole("batch", batch)
+        whole("length", length)
+        with room_for(f"an example of {batch} rows and {length} tokens"):
+            return examples(self.inputs, batch, length, seed_number(seed))
 
     def run(self, example: dict[str, Any]) -> Any:
         """Return the output of one forward pass, without gradients, in the model's own mode."""
+        if not isinstance(example, dict):
+            raise TargetError(f"an example is a dict; got {type(example).__name__}")
+        missing = [i.name for i in self.inputs if i.required and i.name not in example]
+        if missing:
+            raise TargetError(f"`{self.name}` wants a value for `{missing[0]}` too")
         with torch.no_grad():
             return self.model(**example)
 
 
+@checked
 def build(name: str, seed: int = 0) -> Target:
     """Return the target that `name` stands for, or raise a TargetError that says why not.
 

@@ -13,7 +13,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from querykey.attention.arrays import Array, described, widened
+from querykey.attention.arrays import Array, described, is_array, is_dense, kind_of, widened
 from querykey.attention.biases import Bias
 from querykey.attention.decoding.growing import Growing
 from querykey.attention.decoding.recurrent import Recurrent
@@ -72,6 +72,9 @@ def empty_state(
         state = Growing(memory, counts, capacity=capacity or 0)
     if like is None:
         return state
+    if not is_array(like) or not is_dense(like):
+        kind = kind_of(like) if is_array(like) else type(like).__name__
+        raise WrongTypeError(f"`like` is a dense array of some library; got {kind}")
     with room_for(f"a state of {batch} rows and {capacity or 0} tokens"):
         return state.started(like)
 

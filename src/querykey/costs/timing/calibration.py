@@ -39,6 +39,7 @@ from querykey.costs.timing.rates import Rates, TimedOperation, kind_of
 from querykey.costs.timing.streams import Work
 from querykey.costs.timing.trials import TRIALS, least_trials
 from querykey.show import write_file
+from querykey.words import checked, number
 
 SCHEMA = 3
 SECONDS = 60.0  # a calibration takes no longer
@@ -101,10 +102,14 @@ class Calibration:
         return with_factors(part, self.factors, dtype, train, self.device)
 
 
+@checked
 def calibrate(seconds: float = SECONDS, device: str = "", file: Path | None = None) -> Calibration:
     """Measure this device, write the result into the user's cache, and return it."""
     began = time.perf_counter()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in DTYPES:
+        raise CostError(f"`{device}` cannot be measured; name one of {', '.join(DTYPES)}")
+    number("seconds", seconds)
     dtypes = DTYPES[device]
     clock = clock_of(device)
     probes = {

@@ -13,12 +13,14 @@ from torch import nn
 
 from querykey.costs.private import keep_device_busy
 from querykey.costs.timing.streams import Work
+from querykey.words import checked
 
 SHORT = 5e-4  # seconds that one timing lasts at least
 ROUNDS = 4, 12  # of a model: at least, and at most
 AGREE = 1.03  # the best two rounds of a model agree if they differ by no more
 
 
+@checked
 def clock_of(device: str) -> Callable[[], float]:
     """Return the clock of a device: the processor's for one thread, else that of the wall."""
     if device != "cpu":

@@ -12,7 +12,8 @@ from querykey.attention import sinusoids
 from querykey.errors import QuerykeyError
 from querykey.models.text.heads import initialise
 from querykey.models.vision.images import Pair, check_image, patch_grid
-from querykey.nn import Block, BlockConfig, make_norm
+from querykey.nn import Block, BlockConfig, check_generator, make_norm
+from querykey.words import check_fields, checked, share, whole
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class PatchAutoencoderConfig:
     channels: int = 1
 
     def __post_init__(self):
+        check_fields(self)
         patch_grid(self.image, self.patch)
+        share("share", self.share)
+        whole("channels", self.channels)
+        for count in self.layers:
+            whole("the number of layers", count)
         if not 0 < self.visible < self.tokens:
             raise QuerykeyError(
                 f"some of the {self.tokens} patches are hidden and some are not; "
@@ -54,6 +60,7 @@ class PatchAutoencoderConfig:
 class PatchAutoencoder(nn.Module):
     """Images (batch, channels, height, width) -> vectors of visible patches -> all patches."""
 
+    @checked
     def __init__(self, config: PatchAutoencoderConfig):
         super().__init__()
         self.config = config
@@ -74,6 +81,7 @@ class PatchAutoencoder(nn.Module):
         `visible` is (batch, count). By default it is as many patches as while training, spread
         evenly.
         """
+        check_image(images, self.config.channels, self.config.image, self.embed)
         if visible is None:
             count, every = self.config.visible, self.config.tokens
             spread = torch.arange(count, device=images.device) * every // count
@@ -82,7 +90,7 @@ class PatchAutoencoder(nn.Module):
 
     def encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
         """Return (batch, patches, width) of the patches with the indices `visible`, or of all."""
-        check_image(images, self.config.channels, self.config.image)
+        check_image(images, self.config.channels, self.config.image, self.embed)
         x = self.embed(images).flatten(2).transpose(1, 2)
         x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
         if visible is not None:
@@ -104,6 +112,8 @@ class PatchAutoencoder(nn.Module):
 
     def loss(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean squared error of the patches that the encoder did not read."""
+        check_image(images, self.config.channels, self.config.image, self.embed)
+        check_generator(generator)
         where = "cpu" if generator is None else generator.device
         shape = len(images), self.config.tokens
         draws = torch.rand(shape, generator=generator, device=where)
@@ -117,7 +127,7 @@ class PatchAutoencoder(nn.Module):
 
     def cut(self, images: Tensor) -> Tensor:
         """Turn (batch, channels, height, width) into (batch, patches, pixels)."""
-        check_image(images, self.config.channels, self.config.image)
+        check_image(images, self.config.channels, self.config.image, self.embed)
         (h, w), (batch, channels, height, width) = self.config.patch, images.shape
         x = images.reshape(batch, channels, height // h, h, width // w, w)
         return x.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, self.config.pixels)

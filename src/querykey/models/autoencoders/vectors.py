@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from querykey.errors import QuerykeyError, WrongTypeError
-from querykey.nn import ACTIVATIONS, activate, among
-from querykey.words import whole
+from querykey.nn import ACTIVATIONS, activate, among, check_floats, check_generator
+from querykey.words import check_fields, checked, number, whole
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,7 @@ class Noise:
     std: float
 
     def __post_init__(self):
-        if not self.std >= 0:
-            raise QuerykeyError(f"the noise's standard deviation is at least 0; got {self.std}")
+        number("the noise's standard deviation", self.std)
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Hide:
     share: float
 
     def __post_init__(self):
+        check_fields(self)
         if not 0 < self.share < 1:
             raise QuerykeyError(f"the share that is hidden is between 0 and 1; got {self.share}")
 
@@ -57,6 +57,7 @@ class AutoencoderConfig:
     def __post_init__(self):
         if not isinstance(self.hidden, tuple):
             raise WrongTypeError(f"hidden is a tuple of sizes, such as (32,); got {self.hidden!r}")
+        check_fields(self)
         for name, size in (("inputs", self.inputs), ("latent", self.latent)):
             whole(name, size)
         for size in self.hidden:
@@ -74,8 +75,8 @@ class Layers(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return what the last layer returns, (batch, its size)."""
-        for number, layer in enumerate(self):
-            input = layer(input if number == 0 else activate(self.activation, input))
+        for place, layer in enumerate(self):
+            input = layer(input if place == 0 else activate(self.activation, input))
         return input
 
     def extra_repr(self) -> str:
@@ -86,6 +87,7 @@ class Layers(nn.Sequential):
 class Autoencoder(nn.Module):
     """Vectors x (batch, inputs) in; latent vectors, and from those reconstructions of x, out."""
 
+    @checked
     def __init__(self, config: AutoencoderConfig):
         super().__init__()
         self.config = config
@@ -99,12 +101,12 @@ class Autoencoder(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the latent vectors, (batch, latent)."""
-        if x.shape[-1:] != (self.config.inputs,):
-            raise QuerykeyError(f"x wants (batch, {self.config.inputs}); got {tuple(x.shape)}")
+        check_floats("x", x, self.config.inputs, self.encoder[0])
         return self.encoder(x)
 
     def decode(self, latent: Tensor) -> Tensor:
         """Return reconstructions (batch, inputs) of latent vectors."""
+        check_floats("latent", latent, self.config.latent, self.decoder[0])
         return self.decoder(latent)
 
     def corrupt(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -121,6 +123,8 @@ class Autoencoder(nn.Module):
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the mean squared error over the entries that `corrupt` names."""
+        check_floats("x", x, self.config.inputs, self.encoder[0])
+        check_generator(generator)
         seen, judged = self.corrupt(x, generator)
         wide = torch.promote_types(x.dtype, torch.float32)  # sums of half precision overflow
         error = (self(seen) - x).to(wide).square() * judged

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from querykey.errors import QuerykeyError
+from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.models.decoding.generate import check_decodes, special_tokens, stream
 from querykey.models.folders.families.family import FolderError
 from querykey.models.folders.load import load
@@ -24,6 +24,13 @@ class Speaker:
 
     model: nn.Module
     codec: Codec
+
+    def __post_init__(self):
+        if not isinstance(self.model, nn.Module):
+            raise WrongTypeError(f"a speaker has a model; got {type(self.model).__name__}")
+        if not (hasattr(self.codec, "encode") and hasattr(self.codec, "decode")):
+            name = type(self.codec).__name__
+            raise WrongTypeError(f"a speaker has a codec, with `encode` and `decode`; got {name}")
 
     @classmethod
     def of(cls, folder: str | Path) -> Speaker:

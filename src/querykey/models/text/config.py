@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from querykey.attention import ALiBi, Rotary
 from querykey.errors import QuerykeyError
-from querykey.nn import BlockConfig
-from querykey.words import whole
+from querykey.nn import ACTIVATIONS, BlockConfig, among
+from querykey.words import check_fields, number, whole
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class Learned:
     skip: int | None = None  # tokens with this id are not counted (RoBERTa's padding)
 
     def __post_init__(self):
+        check_fields(self)
         whole("count", self.count)
+        whole("offset", self.offset, least=0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Sinusoidal:
 
     base: float = 10000.0
 
+    def __post_init__(self):
+        check_fields(self)
+        if not 0 < self.base < math.inf:
+            raise QuerykeyError(f"base is a finite number above 0; got {self.base}")
+
 
 @dataclass(frozen=True)
 class Distances:
@@ -35,6 +43,17 @@ class Distances:
 
     buckets: int = 32
     furthest: int = 128
+
+    def __post_init__(self):
+        check_fields(self)
+        for name in ("buckets", "furthest"):
+            whole(name, getattr(self, name))
+
+
+def check_activation(name: str, activation: str | None) -> None:
+    """Refuse what is neither None nor the name of an activation."""
+    if activation is not None:
+        among(name, (activation,), ACTIVATIONS)
 
 
 Positions = Learned | Sinusoidal | Rotary | ALiBi | Distances | None
@@ -49,9 +68,10 @@ class Special:
     pad: int | None = None
 
     def __post_init__(self):
+        check_fields(self)
         for token in (self.bos, *self.eos, self.pad):
-            if not (token is None or isinstance(token, int)):
-                raise QuerykeyError(f"a special token is a whole number, its id; got {token!r}")
+            if token is not None:
+                whole("a special token", token, least=-1)  # -1: none, in some folders
 
 
 @dataclass(frozen=True)
@@ -66,7 +86,10 @@ class EmbeddingConfig:
     untrained: int | None = None  # the token whose row gets no gradient, as padding's
 
     def __post_init__(self):
+        check_fields(self)
         whole("vocabulary", self.vocabulary)
+        whole("types", self.types, least=0)
+        number("scale", self.scale, least=-math.inf)
         if self.untrained is not None and self.untrained not in range(self.vocabulary):
             raise QuerykeyError(
                 f"there is no token {self.untrained!r} whose row could stay untrained"
@@ -82,6 +105,11 @@ class TokenHead:
     transform: str | None = None  # the activation of a layer before it, with a norm (BERT)
     scale: float = 1.0
 
+    def __post_init__(self):
+        check_fields(self)
+        check_activation("transform", self.transform)
+        number("scale", self.scale, least=-math.inf)
+
 
 @dataclass(frozen=True)
 class ClassHead:
@@ -90,6 +118,11 @@ class ClassHead:
     classes: int
     transform: str | None = None  # the activation of a layer before it
 
+    def __post_init__(self):
+        check_fields(self)
+        whole("classes", self.classes)
+        check_activation("transform", self.transform)
+
 
 @dataclass(frozen=True)
 class PairHead:
@@ -97,6 +130,9 @@ class PairHead:
 
     tokens: TokenHead
     classes: ClassHead
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -111,7 +147,9 @@ class EncoderConfig:
     pooler: str | None = None  # the activation of a layer over the first real token, for `pooled`
 
     def __post_init__(self):
+        check_fields(self)
         whole("layers", self.layers)
+        check_activation("pooler", self.pooler)
 
 
 @dataclass(frozen=True)
@@ -126,6 +164,7 @@ class DecoderConfig:
     windows: int | tuple[int | None, ...] | None = None  # one for all layers, or one for each
 
     def __post_init__(self):
+        check_fields(self)
         whole("layers", self.layers)
         if getattr(self.positions, "skip", None) is not None:
             raise QuerykeyError(
@@ -134,6 +173,9 @@ class DecoderConfig:
             )
         if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
             raise QuerykeyError(f"{self.layers} layers want as many windows; got {self.windows}")
+        for size in self.window_of_each:
+            if size is not None:
+                whole("a window", size)
 
     @property
     def window_of_each(self) -> tuple[int | None, ...]:
@@ -151,6 +193,7 @@ class EncoderDecoderConfig:
     start: int = 0  # the token that a target sequence begins with
 
     def __post_init__(self):
+        check_fields(self)
         if self.shared and self.encoder.embedding.vocabulary != self.decoder.embedding.vocabulary:
             raise QuerykeyError("a shared table of embeddings wants one vocabulary for both sides")
         if self.shared and self.encoder.block.width != self.decoder.block.width:

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from querykey.models.text.config import DecoderConfig
 from querykey.models.text.embedding import Embedding, TokenScores
 from querykey.models.text.heads import initialise
-from querykey.models.text.stack import ModelState, Stack
+from querykey.models.text.stack import ModelState, Stack, known_state
+from querykey.words import checked
 
 
 class Decoder(nn.Module):
     """Token ids in, scores of the next token out. Later tokens and padding are hidden."""
 
+    @checked
     def __init__(self, config: DecoderConfig, source_width: int | None = None):
         super().__init__()
         self.config = config
@@ -66,7 +68,7 @@ class Decoder(nn.Module):
         self, ids: Tensor, state: ModelState, real: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """Return the scores of new tokens (batch, tokens), and the state after them."""
-        hidden, after = self.step(ids, state, real)
+        hidden, after = self.step(ids, known_state(state), real)
         assert after is not None
         return self.scores(hidden), after
 

@@ -19,7 +19,7 @@ from querykey.models.text.config import (
     Sinusoidal,
     TokenHead,
 )
-from querykey.nn import BlockConfig, NormConfig, activate, make_norm
+from querykey.nn import BlockConfig, NormConfig, activate, check_whole, make_norm
 
 
 class Embedding(nn.Module):
@@ -52,7 +52,7 @@ class Embedding(nn.Module):
         if self.config.scale != 1:
             x = x * self.config.scale
         if self.types is not None:
-            x = x + (self.types.weight[0] if types is None else self._type_vectors(types))
+            x = x + (self.types.weight[0] if types is None else self._type_vectors(types, ids))
         elif types is not None:
             raise QuerykeyError("this model has no segment types")
         if isinstance(self.position_kind, Sinusoidal):
@@ -73,11 +73,17 @@ class Embedding(nn.Module):
                 f"token id {wrong} is not in the vocabulary, which has ids 0 to {count - 1}"
             ) from None
 
-    def _type_vectors(self, types: Tensor) -> Tensor:
+    def _type_vectors(self, types: Tensor, ids: Tensor) -> Tensor:
         """Return the rows of the segment types, or say which types there are."""
         assert self.types is not None
+        check_whole("types", types, "(batch, tokens)")
+        if types.shape != ids.shape or types.device != ids.device:
+            raise QuerykeyError(
+                f"types are {tuple(ids.shape)} on {ids.device}, as the token ids are; "
+                f"got {tuple(types.shape)} on {types.device}"
+            )
         try:
-            return self.types(types)
+            return self.types(types if types.dtype in (torch.int32, torch.int64) else types.long())
         except IndexError:
             raise QuerykeyError(
                 f"this model has {self.config.types} segment types, from 0 on; "

@@ -20,12 +20,14 @@ from querykey.models.text.config import ClassHead, EncoderConfig, PairHead, Toke
 from querykey.models.text.embedding import Embedding, TokenScores
 from querykey.models.text.heads import ClassScores, PairScores, initialise
 from querykey.models.text.stack import Stack
-from querykey.nn import activate
+from querykey.nn import activate, check_floats, check_whole
+from querykey.words import checked
 
 
 class Encoder(nn.Module):
     """Token ids in; hidden states, or the scores of its head, out. Only padding is hidden."""
 
+    @checked
     def __init__(self, config: EncoderConfig):
         super().__init__()
         self.config = config
@@ -81,6 +83,19 @@ class Encoder(nn.Module):
         """Return activation(W x) of each sequence's first real token, (batch, width)."""
         if self.pooler is None or self.config.pooler is None:
             raise QuerykeyError("this model has no pooler; its config asks for none")
+        check_floats("hidden", hidden, self.config.block.width, self.pooler)
+        if hidden.ndim != 3 or not hidden.shape[1]:
+            raise QuerykeyError(
+                f"hidden is (batch, tokens, {self.config.block.width}), of one token at least; "
+                f"got {tuple(hidden.shape)}"
+            )
+        if real is not None:
+            check_whole("real", real, "(batch, tokens)")
+            if real.shape != hidden.shape[:2] or real.device != hidden.device:
+                raise QuerykeyError(
+                    f"real is {tuple(hidden.shape[:2])} on {hidden.device}, as the hidden states "
+                    f"are; got {tuple(real.shape)} on {real.device}"
+                )
         return activate(self.config.pooler, self.pooler(first_real(hidden, real)))
 
 

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from querykey.models.text.config import EncoderDecoderConfig
 from querykey.models.text.decoder import Decoder
 from querykey.models.text.encoder import Encoder
-from querykey.models.text.stack import ModelState
+from querykey.models.text.stack import ModelState, known_state
+from querykey.words import checked
 
 
 class EncoderDecoder(nn.Module):
     """A source sequence in; scores of the next token of a target sequence out."""
 
+    @checked
     def __init__(self, config: EncoderDecoderConfig):
         super().__init__()
         self.config = config
@@ -55,7 +57,7 @@ class EncoderDecoder(nn.Module):
         self, target: Tensor, state: ModelState, real: Tensor | None = None
     ) -> tuple[Tensor, ModelState]:
         """Return the scores of new target tokens, and the state after them."""
-        hidden, after = self.step(target, state, real)
+        hidden, after = self.step(target, known_state(state), real)
         assert after is not None
         return self.decoder.scores(hidden), after
 

@@ -28,6 +28,7 @@ from querykey.nn import (
     Block,
     SourceMemory,
     Turns,
+    check_whole,
     document_positions,
     make_norm,
     token_positions,
@@ -71,6 +72,13 @@ class ModelState:
         return ModelState(tuple(layer.select(rows) for layer in self.layers), memory, self.turns)
 
 
+def known_state(state: Any) -> ModelState:
+    """Return a model's state, or refuse what is none."""
+    if not isinstance(state, ModelState):
+        raise WrongTypeError(f"a state comes from `empty_state`; got {type(state).__name__}")
+    return state
+
+
 class Stack(nn.Module):
     """The blocks of an encoder or a decoder; the model's kind decides the mask of each."""
 
@@ -112,6 +120,8 @@ class Stack(nn.Module):
             raise WrongTypeError(f"real is a dense torch tensor (batch, tokens); got {kind}")
         if real is not None and real.device != ids.device:
             raise QuerykeyError(f"real is on {real.device}, and the token ids are on {ids.device}")
+        if documents is not None:
+            check_documents(documents, ids)
         positions = token_positions(ids, None if state is None else state.layers[0], real)
         return positions if documents is None else document_positions(positions, documents)
 
@@ -189,6 +199,16 @@ class Stack(nn.Module):
     def memory(self, source: Tensor, real: Tensor | None) -> tuple[SourceMemory, ...]:
         """Return the keys and values of another sequence for each block that attends to it."""
         return tuple(block.remember(source, real) for block in self.layers)
+
+
+def check_documents(documents: Any, ids: Tensor) -> None:
+    """Refuse what does not say of every token which document it is of."""
+    check_whole("documents", documents, "(batch, tokens)")
+    if documents.shape != ids.shape or documents.device != ids.device:
+        raise QuerykeyError(
+            f"documents are {tuple(ids.shape)} on {ids.device}, as the token ids are; "
+            f"got {tuple(documents.shape)} on {documents.device}"
+        )
 
 
 def masks(config: EncoderConfig | DecoderConfig) -> tuple[Mask, ...]:

@@ -21,7 +21,7 @@ from querykey.models.text.config import ClassHead
 from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.vision.images import Pair, check_image
 from querykey.nn import MLP, AttentionConfig, MLPConfig, MultiHeadAttention
-from querykey.words import whole
+from querykey.words import check_fields, checked, whole
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Stage:
     stride: int = 2
 
     def __post_init__(self):
+        check_fields(self)
         for name in ("width", "heads", "depth", "stride"):
             whole(name, getattr(self, name))
         if self.width % self.heads:
@@ -51,7 +52,9 @@ class DaViTConfig:
     head: ClassHead | None = None
 
     def __post_init__(self):
+        check_fields(self)
         whole("the number of stages", len(self.stages))
+        whole("channels", self.channels)
         for side in self.window:
             whole("a side of the window", side)
         stride = math.prod(stage.stride for stage in self.stages)
@@ -149,6 +152,7 @@ class DaViTBlock(nn.Module):
 class DaViT(nn.Module):
     """Images in; the last grid's vectors (batch, X, Y, width), or scores over classes, out."""
 
+    @checked
     def __init__(self, config: DaViTConfig):
         super().__init__()
         self.config = config
@@ -173,7 +177,7 @@ class DaViT(nn.Module):
 
     def hidden(self, images: Tensor) -> Tensor:
         """Return the vectors of the last grid, (batch, X, Y, width)."""
-        check_image(images, self.config.channels, self.config.image)
+        check_image(images, self.config.channels, self.config.image, self.patches[0])
         x = images
         for patches, stage in zip(self.patches, self.stages, strict=True):
             x = stage(patches(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from querykey.errors import QuerykeyError
-from querykey.models.text.config import ClassHead
+from querykey.models.text.config import ClassHead, check_activation
 from querykey.models.text.heads import ClassScores, initialise
 from querykey.models.vision.images import Pair, check_image, patch_grid
 from querykey.nn import Block, BlockConfig, activate, make_norm
-from querykey.words import whole
+from querykey.words import check_fields, checked, whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class VisionTransformerConfig:
     pooler: str | None = None  # the activation of a layer over the first token, for `pooled`
 
     def __post_init__(self):
+        check_fields(self)
         whole("layers", self.layers)
+        whole("channels", self.channels)
+        check_activation("pooler", self.pooler)
         patch_grid(self.image, self.patch)
 
     @property
@@ -48,6 +51,7 @@ class VisionTransformerConfig:
 class VisionTransformer(nn.Module):
     """Images (batch, channels, height, width) in; hidden states, or scores over classes, out."""
 
+    @checked
     def __init__(self, config: VisionTransformerConfig):
         super().__init__()
         self.config, width = config, config.block.width
@@ -69,7 +73,7 @@ class VisionTransformer(nn.Module):
 
     def hidden(self, images: Tensor) -> Tensor:
         """Return the hidden states of the last layer; the first is that of the whole image."""
-        check_image(images, self.config.channels, self.config.image)
+        check_image(images, self.config.channels, self.config.image, self.patches)
         x = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.whole.expand(len(x), -1, -1), x], 1) + self.positions
         for block in self.blocks:
