@@ -30,11 +30,6 @@ def target() -> targets.Target:
     return targets.build("gpt")
 
 
-@cache
-def text_model() -> Any:
-    return targets.build("hf:gpt2").model
-
-
 def listed(output: Any) -> list[torch.Tensor]:
     return list(targets.floating(output))
 
@@ -123,21 +118,21 @@ GOOD: dict[str, Callable[[], Good]] = {
     "targets.count_parameters": lambda: (targets.count_parameters, {"model": linear()}),
     "targets.describe": lambda: (described, {"target": target()}),
     "targets.field_of": lambda: (
-        targets.field_of, {"model": text_model(), "field": "n_layer"}
+        targets.field_of, {"model": target().model, "field": "layers"}
     ),
     "targets.find_inputs": lambda: (targets.find_inputs, {"model": linear()}),
     "targets.floating": lambda: (listed, {"output": [array(3), {"a": array(2)}]}),
     "targets.function_at": lambda: (targets.function_at, {"where": "nosuch.py:run"}),
-    "targets.generates": lambda: (targets.generates, {"model": text_model()}),
+    "targets.generates": lambda: (targets.generates, {"model": target().model}),
     "targets.is_hugging_face": lambda: (targets.is_hugging_face, {"model": linear()}),
     "targets.is_lazy": lambda: (targets.is_lazy, {"model": linear()}),
-    "targets.outline": lambda: (targets.outline, {"name": "hf:gpt2", "fields": {"n_layer": 2}}),
+    "targets.outline": lambda: (targets.outline, {"name": "gpt", "fields": {"layers": 1}}),
     "targets.parse_fields": lambda: (targets.parse_fields, {"words": ["n_layer=2", "a=b"]}),
     "targets.rebuilt": lambda: (
-        targets.rebuilt, {"model": text_model(), "fields": {"n_layer": 1}}
+        targets.rebuilt, {"model": target().model, "fields": {"layers": 1}}
     ),
     "targets.save_pretrained": lambda: (
-        targets.save_pretrained, {"model": text_model(), "folder": Path("saved")}
+        targets.save_pretrained, {"model": target().model, "folder": Path("saved")}
     ),
     "targets.seeded": lambda: (inside(targets.seeded), {"seed": 0}),
     "targets.seeded_outside_torch": lambda: (
@@ -184,8 +179,8 @@ GOOD: dict[str, Callable[[], Good]] = {
     "show.unwritable": lambda: (show.unwritable, {"file": Path("a")}),
     "show.write_file": lambda: (show.write_file, {"path": "a.txt", "text": "b"}),
 }  # fmt: skip
-# Whose good call is refused: there is no such device, file or folder.
-REFUSED = {"targets.function_at", "show.replacing"}
+# Whose good call is refused: there is no such file or folder, or the model is not of transformers.
+REFUSED = {"targets.save_pretrained", "targets.function_at", "show.replacing"}
 # What may be anything, or is one thing of several.
 TAKES: dict[tuple[str, str], Any] = {
     ("targets.floating", "output"): sweep.MUST_FAIL,  # whatever a model returns
