@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from querykey.cli.command import run as run
 
 
+__all__ = ["app", "main", "run"]
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     _open_streams()
@@ -41,7 +44,7 @@ def _open_streams() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("app", "run"):
+    if name in __all__:
         from querykey.cli import command
 
         return getattr(command, name)
