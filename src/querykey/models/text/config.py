@@ -68,10 +68,11 @@ class Special:
     pad: int | None = None
 
     def __post_init__(self):
+        ending = self.eos if isinstance(self.eos, tuple) else ()
+        for token in (self.bos, *ending, self.pad):
+            if not (token is None or (isinstance(token, int) and not isinstance(token, bool))):
+                raise QuerykeyError(f"a special token is a whole number, its id; got {token!r}")
         check_fields(self)
-        for token in (self.bos, *self.eos, self.pad):
-            if token is not None:
-                whole("a special token", token, least=-1)  # -1: none, in some folders
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class DecoderConfig:
             )
         if isinstance(self.windows, tuple) and len(self.windows) != self.layers:
             raise QuerykeyError(f"{self.layers} layers want as many windows; got {self.windows}")
-        for size in self.window_of_each:
+        for size in self.windows if isinstance(self.windows, tuple) else (self.windows,):
             if size is not None:
                 whole("a window", size)
 
