@@ -263,7 +263,7 @@ def test_an_entry_of_the_wrong_kind_is_refused(name, tmp_path):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"eos_token_id": "x"}, "a special token is a whole number, its id; got 'x'"),
+        ({"eos_token_id": "x"}, "the id of a special token is a whole number; got 'x'"),
         ({"decoder_start_token_id": 61}, "a target begins with a token, and there is no token 61"),
     ],
 )
