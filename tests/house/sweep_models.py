@@ -195,6 +195,7 @@ GOOD: dict[str, Callable[[], Good]] = {
          "head": models.ClassHead(2), "pooler": "tanh"},
     ),
     "models.build": lambda: (models.build, {"config": models.preset("gpt", TINY)}),
+    "models.initialise": lambda: (models.initialise, {"model": linear(), "std": 0.02}),
     "models.is_ours": lambda: (models.is_ours, {"model": linear()}),
     "models.plain_tokenizer": lambda: (
         models.plain_tokenizer, {"settings": {"model": {"type": "BPE", "vocab": {}}}}
@@ -276,7 +277,7 @@ APART = {
         "SourceMemory", "Turns",  # made by remember, and by a rotary
         # Parts of layers, whose arguments these have looked at.
         "activate", "among", "document_positions", "make_norm", "token_positions",
-        "check_floats", "check_generator", "check_meets", "check_whole",
+        "check_floats", "check_generator", "check_meets", "check_whole", "is_watched",
     },
 }  # fmt: skip
 ROOMS = {"models": models, "nn": nn}

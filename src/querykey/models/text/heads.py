@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from querykey.models.text.config import ClassHead, PairHead
 from querykey.models.text.embedding import TokenScores
 from querykey.nn import BlockConfig, MultiHeadAttention, activate
+from querykey.words import checked, number
 
 
 class ClassScores(nn.Module):
@@ -42,6 +43,7 @@ class PairScores(nn.Module):
         return self.tokens(x), self.classes(first)
 
 
+@checked
 def initialise(model: nn.Module, std: float | None = 0.02) -> None:
     """Draw matrices from a normal distribution; biases are 0, as in BERT and GPT-2.
 
@@ -50,6 +52,8 @@ def initialise(model: nn.Module, std: float | None = 0.02) -> None:
     takes a comparison of words is not learned. Gates of decay are opened, so that a fresh model
     remembers.
     """
+    if std is not None:
+        number("std", std)
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
             inputs = module.weight[0].numel()
