@@ -52,6 +52,9 @@ CAUSES = [
      "the compressor is handed no mask and pools padding into its windows"),
     ("deepseek_v4", "cache.reorder", "deepseek_v4/modeling_deepseek_v4.py:156",
      "reorder_cache is inherited: it moves keys and values, and not what the compressor keeps"),
+    ("doge", "paths.backend", "doge/modeling_doge.py:348",
+     "a BlockMask is not merged into the dynamic mask, so with FlexAttention nothing hides the "
+     "future"),
     ("fsmt", "*", "fsmt/modeling_fsmt.py:852",
      "with the cache on, the default, neither the future nor padding of targets is hidden"),
     ("git", "purity", "git/modeling_git.py:109", "positions are added to inputs_embeds in place"),
