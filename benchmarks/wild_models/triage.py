@@ -59,6 +59,8 @@ CAUSES = [
      "its own function of attention asks torch who overrides it, so its dropout was not still"),
     ("recurrent_memory", "dtype.agree", "recurrent_memory_transformer.py:428",
      "positions begin at 10000, and float32 rounds the angles of such positions to 1e-3"),
+    ("x_rotary", "dtype.agree", "x_transformers.py:879",
+     "positions are cast to the dtype of inv_freq, which a model that is cast to bfloat16 rounds"),
     ("torchscale_decoder", "masked-row", "torchscale/component/multihead_attention.py:134",
      "all scores of a row that is all padding are minus infinity, and softmax follows"),
 ]  # fmt: skip
