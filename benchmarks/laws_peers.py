@@ -92,13 +92,15 @@ def shown(factory: Callable[[], Any]) -> Shown:
         for name, value in runner.inputs().items()
         if isinstance(value, torch.Tensor)
     }
-    masks = [mask.name for mask in facts.masks if not (mask.hides or mask.counts)]
+    masks = [mask for mask in facts.masks if not (mask.hides or mask.counts)]
     words = main.high if main.kind == "tokens" else 0
     many = runner.inputs(replace(PLAIN, batch=128))[main.name]
     many = many.float() if many.is_floating_point() else many
-    one = Shown(build, inputs, many, main.name, (masks or [None])[0], words, False, runner.take)
-    if one.mask and words:
-        inputs.setdefault(one.mask, torch.ones_like(inputs[main.name]))
+    mask = masks[0].name if masks else None
+    one = Shown(build, inputs, many, main.name, mask, words, False, runner.take)
+    if masks and words:  # of the type that it takes
+        real = runner.signature.all_real(inputs, masks[0].axis)
+        inputs.setdefault(masks[0].name, masks[0].value(real))
     if "use_cache" in inspect.signature(build().forward).parameters:
         inputs["use_cache"] = False  # as pytest-torch does: it compares all that comes out
     if words and facts.causal:

@@ -59,6 +59,9 @@ CAUSES = [
      "its own function of attention asks torch who overrides it, so its dropout was not still"),
     ("recurrent_memory", "dtype.agree", "recurrent_memory_transformer.py:428",
      "positions begin at 10000, and float32 rounds the angles of such positions to 1e-3"),
+    ("feedback", "cache.*", "feedback_transformer_pytorch.py:262",
+     "segments begin where a chunk begins, and the memory is written at the end of each: fed in "
+     "other chunks than of seq_len tokens it holds other things"),
     ("x_rotary", "dtype.agree", "x_transformers.py:879",
      "positions are cast to the dtype of inv_freq, which a model that is cast to bfloat16 rounds"),
     ("torchscale_decoder", "masked-row", "torchscale/component/multihead_attention.py:134",

@@ -160,3 +160,22 @@ class Digits(nn.Module):
                                                 ((1, 1), "violated")])  # fmt: skip
 def test_labels_of_a_small_vocabulary_are_not_mistaken_for_each_other(given, verdict):
     assert check(Digits(*given), laws=["loss.shift"]).law("loss.shift").verdict == verdict
+
+
+class Segments(nn.Module):
+    """Reads in segments of up to 64 tokens; what was read before is one mean of a memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids, memories=None):
+        x = self.embed(ids)
+        before = 0 if memories is None else memories.mean(1, keepdim=True)
+        kept = x if memories is None else torch.cat([memories, x], 1)
+        return self.head(x + x.cumsum(1).tanh() + before), kept
+
+
+def test_a_memory_of_segments_is_no_cache():
+    report = check(Segments(), laws=["cache"])
+    assert not report.violations, report

@@ -16,12 +16,24 @@ FIRST, SECOND = 5, 2  # tokens fed
 
 
 def grows(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> bool:
-    """Return whether what comes back is what went in, and as many tokens more as were fed.
+    """Return whether what comes back is what went in, and as many tokens more as were fed."""
+    growth = _growth(runner, candidate, inputs)
+    return bool(growth) and all(growth)
 
-    Nothing but a cache does that, whatever its name and whatever answers come out beside it.
+
+def grows_in_pairs(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> bool:
+    """Return whether keys and values grow, in what may else be a memory of segments.
+
+    Answers of a model that reads in segments may depend on where these end.
     """
+    growth = _growth(runner, candidate, inputs)
+    return bool(growth) and len(growth) % 2 == 0 and any(growth)
+
+
+def _growth(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> list[bool]:
+    """Return whether each tensor of a cache begins as it was; nothing where some did not grow."""
     if candidate.source is None or candidate.step is not None or candidate.make is not None:
-        return False
+        return []
     trusting = runner.supposing(replace(runner.facts, protocols=Protocols(candidate)))
     run, cache, held = Run(inputs, PLAIN), None, []
     runner.copies.reset(PLAIN)
@@ -30,22 +42,18 @@ def grows(runner: Runner, candidate: CacheProtocol, inputs: Inputs) -> bool:
             for past, size in ((0, FIRST), (FIRST, SECOND)):
                 _, cache = trusting.feed(trusting.chunk(run, past, size), PLAIN, cache, past)
                 held.append(_kept(cache))
+        return [_is_same(before, after) for before, after in zip(*held, strict=True)]
     except Exception:
-        return False
-    before, after = held
-    pairs = list(zip(before, after, strict=False))
-    return len(before) == len(after) > 0 and all(_is_longer(*pair) for pair in pairs)
+        return []
 
 
 def _kept(cache: Any) -> list[torch.Tensor]:
     return [t.detach().clone() for _, t in tensors(cache) if t.is_floating_point()]
 
 
-def _is_longer(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Return whether a tensor holds another one, and the second chunk's tokens after it."""
-    if before.dim() != after.dim():
-        return False
-    for axis, size in enumerate(before.shape):
-        if (size, after.shape[axis]) == (FIRST, FIRST + SECOND):
+def _is_same(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Return whether a tensor that is longer by the second chunk begins as it was."""
+    for axis, sizes in enumerate(zip(before.shape, after.shape, strict=True)):
+        if sizes == (FIRST, FIRST + SECOND):
             return torch.equal(after.narrow(axis, 0, FIRST), before)
-    return False
+    raise ValueError("it has not grown")

@@ -15,7 +15,7 @@ from querykey.laws.run import PLAIN, Inputs, Run
 from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.cache_forms import MAKERS, Fresh, holders, makers, other_forms
-from querykey.laws.understanding.cache_growth import grows
+from querykey.laws.understanding.cache_growth import grows, grows_in_pairs
 from querykey.laws.understanding.facts import CacheProtocol, Protocols
 from querykey.laws.understanding.masks import MASKS
 from querykey.laws.understanding.outputs import Path, children, follow
@@ -28,6 +28,7 @@ ARGUMENTS = re.compile(
 NOT_CACHES = re.compile(
     r"encoder_\w+|output_\w+|return_\w+|inputs?_\w+|\w*attention\w*|cache_pos\w*"
 )
+MEMORIES = re.compile(r"^(?!.*cache).*(mem|segment|context|history)")
 CERTAIN = re.compile(r"past|cache|kv|inference_params")
 STARTS = re.compile(r"^(start_?pos(ition)?|start|offset|past_len(gth)?|pos(ition)?_offset)$")
 # What switches ask for that is no cache.
@@ -66,7 +67,8 @@ def find_cache(runner: Runner) -> CacheProtocol | None:
                 continue
             if effective and deviation(whole, answer)[0] < runner.facts.threshold:
                 return candidate
-            signs = (_beyond_doubt, _works_at_first, grows)
+            called = MEMORIES.search(candidate.argument or "")
+            signs = (grows_in_pairs,) if called else (_beyond_doubt, _works_at_first, grows)
             if working is None and any(sign(runner, candidate, inputs) for sign in signs):
                 working = candidate
     return working
