@@ -96,3 +96,35 @@ def test_int_of_a_share_has_a_formula_around_any_size(size):
     for t in (size, 4 * size):
         assert report.at(n=3, t=t).flops.forward == 2 * 3 * (t // 4 + 1) * 8 * 12
     assert Whole()(torch.zeros(3, size, 8)).shape == (3, size // 4 + 1, 12)
+
+
+class Windows(nn.Module):
+    """A map within windows of some tokens."""
+
+    def __init__(self, window):
+        super().__init__()
+        self.window, self.map = window, nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.map(x.unflatten(1, (x.size(1) // self.window, self.window)))
+
+
+@pytest.mark.parametrize(("window", "step"), [(2, 2), (4, 4), (14, 14)])
+def test_a_model_that_runs_at_multiples_alone_has_a_formula_for_these(window, step):
+    report = qk.cost(Windows(window), qk.array("n", "t", 6))
+    assert str(report.valid) == f"t % {step} == 0"
+    assert any(f"multiples of {step} in `t`" in note for note in report.notes)
+    for n in (1, 3):
+        assert report.at(n=n, t=5 * step).flops.forward == 2 * n * 5 * step * 36
+    with pytest.raises(qk.CostError, match="outside the range"):
+        report.at(n=3, t=5 * step + 1)
+
+
+def test_a_model_that_never_runs_is_refused_as_it_failed_first():
+    with pytest.raises(qk.CostError, match=r"the model does not run with n=3, t=5 \("):
+        qk.cost(Windows(4), qk.array("n", "t", 5))
+
+
+def test_what_the_user_says_of_sizes_is_not_replaced():
+    with pytest.raises(qk.CostError, match="the model does not run"):
+        qk.cost(Windows(4), qk.array("n", "t", 6), sizes={"t": 3})

@@ -102,6 +102,7 @@ def test_peak_bytes_moved_and_depth_are_those_of_the_share(t):
         ([sympy.Ge(sympy.floor(N / 4), 1), sympy.Ne(H, N)], "n >= 4, h != n"),
         ([sympy.Ge(sympy.floor(N / 4), 2), sympy.Ge(H * N, 16)], "n >= 8"),
         ([sympy.Eq(sympy.Max(1, sympy.floor(N / 4)), sympy.floor(N / 4))], "n >= 4"),
+        ([sympy.Eq(N % 8, 0), sympy.Eq(8 * sympy.floor(N / 8), N)], "n % 8 == 0"),
         ([sympy.Ne(sympy.floor(0.3 * N), 10**6)], "floor(0.3*n) != 1000000"),
     ],
 )

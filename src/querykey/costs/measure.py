@@ -16,7 +16,7 @@ from querykey.costs.counting.fused_attention import ATTENTION
 from querykey.costs.counting.passes import PassOptions
 from querykey.costs.counting.phases import PHASES
 from querykey.costs.formulas.checking import check, check_at_one, widen
-from querykey.costs.formulas.concrete import FoldedError
+from querykey.costs.formulas.concrete import FoldedError, NotRunningError
 from querykey.costs.formulas.extrapolation import Extrapolation
 from querykey.costs.formulas.fields import confirm, in_fields
 from querykey.costs.formulas.formula_set import (
@@ -36,6 +36,7 @@ from querykey.words import checked, suggest
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 # Where a fit is tried when small sizes lie on no polynomial: (first size, step).
+STEPS = (2, 4, 8, 16, 32, 14, 28)  # multiples that are tried where a model runs at no others
 ELSEWHERE = ((33, 1), (8, 8), (128, 64), (256, 128), (300, 1))
 
 
@@ -86,7 +87,11 @@ def cost(
         if measured.hyper:
             formula_set = _of_builder(measured, options)
         else:
-            formula_set = _of_model(measured, options, engine)
+            try:
+                formula_set = _of_model(measured, options, engine)
+            except NotRunningError as refusal:
+                measured, formula_set = _of_multiples(measured, options, engine, refusal)
+                sizes = {**measured.steps}
         report = make_report(measured, formula_set, options)
 
     @cache
@@ -122,6 +127,31 @@ def _of_model(measured: MeasuredModel, options: PassOptions, engine: str) -> For
             raise
         measured.whole_numbers.give_up()
         return confirm(measured, options, symbolic(measured, options))
+
+
+def _of_multiples(
+    measured: MeasuredModel, options: PassOptions, engine: str, refusal: NotRunningError
+) -> tuple[MeasuredModel, FormulaSet]:
+    """Derive formulas of a model that runs at multiples of a number only, as an image in patches.
+
+    The first size, usually the batch, stays free.
+    """
+    names = measured.movable[1:]
+    if {*measured.movable} != {*measured.names}:
+        raise refusal  # the user said which sizes there are
+    for step in STEPS if names else ():
+        at_steps = MeasuredModel(measured.source, measured.inputs, dict.fromkeys(names, step), {})
+        try:
+            formulas = _of_model(at_steps, options, engine)
+        except CostError:
+            continue
+        among = " and ".join(f"`{name}`" for name in names)
+        formulas.notes.append(
+            "the model does not run at every size: the formulas are for multiples of "
+            f"{step} in {among}"
+        )
+        return at_steps, formulas
+    raise refusal
 
 
 def _of_builder(measured: MeasuredModel, options: PassOptions) -> FormulaSet:

@@ -26,6 +26,10 @@ class ValuesError(CostError):
     """Says that the cost depends on the values that go in."""
 
 
+class NotRunningError(CostError):
+    """Says that the model does not run at some sizes."""
+
+
 class FoldedError(CostError):
     """Says that values share the work among numbered modules: only their sum has a formula."""
 
@@ -79,7 +83,7 @@ class ConcreteCounter:
                 self._ways, self.ran = [(way, device)], way == REAL
                 return counts
         at = f" with {listed(sizes)}" if sizes else ""
-        raise CostError(
+        raise NotRunningError(
             f"the model does not run{at} ({reason}); a size that the model fixes is written as a "
             "number, and one that must divide another is said with sizes={...}"
         )

@@ -41,9 +41,9 @@ class Validity:
             alone = len(symbols) == 1
             found = _of_one(guard, symbols[0], hints[symbols[0].name]) if alone else [guard]
             conditions.update(dict.fromkeys(found))
-        bounds = [condition for condition in conditions if _is_bound(condition)]
-        for guard in [condition for condition in conditions if condition not in bounds]:
-            if _follows_from(bounds, guard):
+        simple = [c for c in conditions if _is_bound(c) or _is_multiple(c)]
+        for guard in [condition for condition in conditions if condition not in simple]:
+            if _follows_from(simple, guard):
                 del conditions[guard]
         return Validity(tuple(_strongest(list(conditions))))
 
@@ -221,14 +221,14 @@ def _depth(expression: Any) -> int:
     return inner + isinstance(expression, sympy.floor | sympy.ceiling | sympy.Mod)
 
 
-def _follows_from(bounds: Sequence[Any], guard: Any) -> bool:
-    """Return whether a condition holds at all sizes within the bounds that are tried."""
+def _follows_from(others: Sequence[Any], guard: Any) -> bool:
+    """Return whether a condition holds at all sizes that are tried and meet the others."""
     names = sorted(guard.free_symbols, key=lambda symbol: symbol.name)
     if len(names) == 1 and _largest(guard) > CONSTANTS:
         return False
     grid = _grid(guard, names) if len(names) > 1 else TRIED[:, None]
-    for bound in (bound for bound in bounds if bound.lhs in names):
-        grid = grid[_true_at(bound, names, grid)]
+    for other in (other for other in others if other.free_symbols <= {*names}):
+        grid = grid[_true_at(other, names, grid)]
     return bool(len(grid)) and bool(_true_at(guard, names, grid).all())
 
 
@@ -260,6 +260,11 @@ def _true_at(guard: Any, names: Sequence[sympy.Symbol], sizes: np.ndarray) -> np
 def _is_bound(condition: Any) -> bool:
     bound = isinstance(condition, sympy.Ge | sympy.Le) and condition.rhs.is_Integer
     return bound and condition.lhs.is_Symbol
+
+
+def _is_multiple(condition: Any) -> bool:
+    left = condition.lhs if isinstance(condition, sympy.Eq) else None
+    return isinstance(left, sympy.Mod) and left.args[0].is_Symbol and condition.rhs.is_Integer
 
 
 def _is_upper(condition: Any) -> bool:
