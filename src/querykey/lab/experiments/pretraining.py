@@ -56,7 +56,8 @@ CLAIMS = (
           "right", 0.7, of="accuracy, adjacent, grammar", within=AtLeast()),
     Claim("D5", "inverted sentence detection can be learned: at least {value} of unseen pairs are "
           "right", 0.9, of="accuracy, inverted, grammar", within=AtLeast()),
-    Claim("D5", "so can logical inference verification: at least {value}", 0.9,
+    Claim("D5", "logical inference verification can be learned, too: at least {value} of unseen "
+          "pairs are right", 0.9,
           of="accuracy, entailed, grammar", within=AtLeast()),
     Claim("D5", "of the pairs that the text prints, and of the same with one wrong word, a share "
           "of {value} is told rightly", 1.0, of="printed pairs told rightly", within=AtLeast()),
@@ -65,8 +66,8 @@ CLAIMS = (
           "to the other task", 0.05,
           of="probe of adjacent: trained on adjacent less on hidden words, grammar",
           within=AtLeast()),
-    Claim("D5", "and adjacent sentences alone leave at least {value} of its accuracy on words to "
-          "hidden words", 0.05,
+    Claim("D5", "adjacent sentences alone leave at least {value} of a linear probe's accuracy on "
+          "words to hidden words", 0.05,
           of="probe of first word: trained on hidden words less on adjacent, grammar",
           within=AtLeast()),
     Claim("D5", "their combination leads to a more comprehensive understanding: over all probes, "
@@ -78,16 +79,18 @@ CLAIMS = (
           "sentences gains at least {value} by training on them rather than on inference", 0.05,
           of="probe of inverted: trained on inverted less on entailed, grammar",
           within=AtLeast()),
-    Claim("D5", "and a probe of inference at least {value} by training on it rather than on "
-          "inverted sentences", 0.05,
+    Claim("D5", "a probe of inference gains at least {value} by training on inference rather than "
+          "on inverted sentences", 0.05,
           of="probe of entailed: trained on entailed less on inverted, grammar",
           within=AtLeast()),
     Claim("D5", "on real text hidden words are right at least {value} more often than the most "
           "frequent word is", 0.05, of="hidden words over guessing, prose", within=AtLeast(),
           right="More often, but not by so much: this text is short, and its words are many."),
-    Claim("D5", "there adjacent sentences are told from others: at least {value} are right", 0.6,
+    Claim("D5", "on real text adjacent sentences can be told from others: at least {value} of "
+          "unseen pairs are right", 0.6,
           of="accuracy, adjacent, prose", within=AtLeast()),
-    Claim("D5", "and inverted ones from sentences of the same words: at least {value}", 0.9,
+    Claim("D5", "on real text inverted sentences can be told from other orders of the same words: "
+          "at least {value} of unseen pairs are right", 0.9,
           of="accuracy, inverted, prose", within=AtLeast(),
           right="In as few steps hardly any: the sentences are longer than the grammar's, and each "
           "word is rarer."),
@@ -96,7 +99,8 @@ CLAIMS = (
           of="counting words less the model, adjacent, prose", within=AtMost(),
           right="Adjacent sentences share words, and counting them is at least as good as what "
           "a small model learns of so little text."),
-    Claim("D5", "the combination is better there, too: by at least {value}", 0.01,
+    Claim("D5", "on real text, too, the combination is better: by at least {value} in the mean "
+          "accuracy of all probes", 0.01,
           of="both over the better one, mean of probes, prose", within=AtLeast()),
 )  # fmt: skip
 
