@@ -148,3 +148,9 @@ def test_a_seed_is_one_that_every_library_takes():
             qk.check(torch.nn.Linear(3, 2), seed=seed)
         with pytest.raises(QuerykeyError, match=re.escape(words)):
             qk.targets.build("gpt", seed)
+
+
+def test_the_largest_size_is_whole_and_the_next_is_refused():
+    assert whole("n", 2**62) == 2**62
+    with pytest.raises(QuerykeyError, match=r"n is at most 2\^62; got 4611686018427387905"):
+        whole("n", 2**62 + 1)
