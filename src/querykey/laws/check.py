@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import gc
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -91,7 +92,7 @@ def run_check(
     torch.set_grad_enabled(True)
     before = Snapshot(subject.model)  # copies share its classes, and the files of these
     try:
-        with quiet(), torch.random.fork_rng(_gpus()):
+        with quiet(), torch.random.fork_rng(_gpus()), _old_objects_apart():
             runner, kept = _understood(subject, seed)
             facts = about(runner) | ({"tried on": kept} if kept else {})
             report = replace(report, kind=runner.facts.kind, about=facts)
@@ -105,6 +106,19 @@ def run_check(
         torch.set_grad_enabled(grad)
         before.restore()
     return replace(report, laws=findings, seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def _old_objects_apart() -> Iterator[None]:
+    """Keep the garbage collector from what was there before, which is most of what it looks at."""
+    if gc.get_freeze_count():  # somebody did so already
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _understood(subject: Subject, seed: int) -> tuple[Runner, str]:
