@@ -127,7 +127,7 @@ def taken_for(report: dict) -> str:
     return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
 
 
-JOINED = "The rows come from runs some hours apart, while laws were still being added."
+JOINED = "All rows are of one version of the laws, but for a few models that were run again later."
 
 
 def page(reports: list[dict]) -> str:
