@@ -74,7 +74,7 @@ def padding(model, example=None):
 def test_a_mask_of_any_name_and_form_is_found(name, body):
     kind = taking(name, body)
     report = padding(kind(faulty=True))
-    assert report.about["padding mask"] == name
+    assert report.about["padding mask"].startswith(name)
     assert report.law("padding.right").verdict == "violated"
     assert padding(kind()).law("padding.right").verdict == "holds"
 
@@ -148,7 +148,7 @@ def test_a_mask_that_must_be_given_is_read_as_it_is_meant(body, mask):
 def test_a_mask_of_any_name_that_must_be_given_is_found(body):
     kind = taking("chosen", body, default="")
     report = padding(kind(faulty=True))
-    assert report.about["padding mask"] == "chosen"
+    assert report.about["padding mask"].startswith("chosen")
     assert report.law("padding.right").verdict == "violated"
     assert padding(kind()).law("padding.right").verdict == "holds"
 

@@ -264,7 +264,7 @@ def about(runner: Runner) -> dict[str, str]:
     words = {
         "input": f"{facts.signature.main.name} {facts.signature.main}{only}",
         "causal": f"{'yes' if facts.causal else 'no'}: {facts.intent.why}",
-        "padding mask": ", ".join(mask.name for mask in facts.masks) or "none",
+        "padding mask": ", ".join(map(str, facts.masks)) or "none",
         "cache": str(facts.cache) if facts.cache else "none found",
         "computed in": str(runner.copies.dtype).removeprefix("torch."),
     }

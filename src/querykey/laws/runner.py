@@ -55,7 +55,7 @@ class Runner:
     def using(self, model: nn.Module, setting: Setting) -> Runner:
         """Return a runner whose copy for this setting is the given model."""
         models = {(setting.weights, setting.train): model}
-        copies = replace(self.copies, models=models, snapshots={})
+        copies = replace(self.copies, models=models, snapshots={}, settled=True)
         return replace(self, copies=copies, answers={})
 
     def length(self, setting: Setting = PLAIN) -> int:

@@ -20,7 +20,7 @@ from querykey.words import checked, raised
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
 STARTS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
-LENGTHS = re.compile(r"((src|seq|input|source|x|text|session|valid)_?)?(len|length)s?")
+LENGTHS = re.compile(r"(?!max|min|prefix)\w*(len|length)s?")
 NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
 TRIALS = 16  # at most so many guesses are tried
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are

@@ -23,6 +23,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.outputs import answers
 from querykey.laws.understanding.reachable import submodule
+from querykey.words import last_line
 
 NAME = "gradient.reaches"
 PASSES = ((0, False), (1, False), (0, True))  # seeds of inputs, and whether in training mode
@@ -44,6 +45,7 @@ class Reached:
     lines: UnreachedLines = field(default_factory=UnreachedLines)
     unregistered: dict[str, str] = field(default_factory=dict)  # what it is, by its path
     differentiable: bool = False  # some output of some pass is
+    refused: str = ""  # what the model raised in training mode
 
 
 def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
@@ -78,6 +80,11 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if unused:
         note = (
             f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
+        )
+        yield Outcome(1.0, note, setting, advice=True)
+    if reached.refused:
+        note = (
+            f"it was tried in evaluation mode alone; in training mode it raises {reached.refused}"
         )
         yield Outcome(1.0, note, setting, advice=True)
 
@@ -151,8 +158,14 @@ def _reached(
         inputs = runner.complete(Run(runner.inputs(setting, seed), setting))
         hidden = hidden_parameters(model)
         model.zero_grad(set_to_none=True)
-        with uses:
-            output = runner.call(inputs, setting, recorder)
+        try:
+            with uses:
+                output = runner.call(inputs, setting, recorder)
+        except Exception as error:
+            if not train:
+                raise
+            reached.refused = last_line(error)
+            continue
         reached.order = [call.path for call in recorder.done]
         ran = {c.path for c in recorder.done if any(t.numel() for t in c.inputs)}
         reached.used |= {

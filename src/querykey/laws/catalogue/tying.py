@@ -13,7 +13,7 @@ from querykey.laws.blaming.guilty_module import guilty_part
 from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law
 from querykey.laws.private import parameters_of
-from querykey.laws.run import Setting
+from querykey.laws.run import PLAIN, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 
@@ -45,7 +45,7 @@ def tied(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     """Compare the identity of the output layer's weight with the embedding's."""
     model: Any = runner.copies.model
     named = dict(model.named_modules())
-    outputs = list(_library_output(model)) or list(_outputs(named))
+    outputs = list(_library_output(model)) or _scoring(runner, list(_outputs(named)))
     if not outputs:
         return
     tables = {id(m.weight) for m in named.values() if isinstance(m, nn.Embedding)}
@@ -53,7 +53,7 @@ def tied(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if any(id(weight) in tables or held[id(weight)] > 1 for _, weight in outputs):
         yield Outcome(0.0, setting=setting)
         return
-    holder, weight = outputs[0]
+    holder, weight = outputs[-1]
     path = next(path for path, module in named.items() if module is holder)
     note = (
         f"`{_switch(model)}` is set, but the output layer has weights of its own, "
@@ -61,6 +61,18 @@ def tied(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     )
     guilty = guilty_part(model, path)
     yield Outcome(1.0, note, setting, evidence=Evidence(module=guilty))
+
+
+def _scoring(
+    runner: Runner, outputs: list[tuple[nn.Module, nn.Parameter]]
+) -> list[tuple[nn.Module, nn.Parameter]]:
+    """Return those with a row for every score of an answer; all where none has.
+
+    A layer inside may have the shape of a table of positions by chance.
+    """
+    answer = runner.attempt(runner.inputs(), PLAIN)
+    width = 0 if answer is None else answer.shape[-1]
+    return [pair for pair in outputs if len(pair[1]) == width] or outputs
 
 
 def _library_output(model: Any) -> Iterator[tuple[nn.Module, nn.Parameter]]:

@@ -61,7 +61,7 @@ def _matters(
     run = Run(runner.inputs(setting), setting)
     with torch.no_grad():
         before = runner.answer(run)
-        with _nudged(weight, axis, lines):
+        with runner.copies.settling(), _nudged(weight, axis, lines):
             after = runner.answer(run)
     return deviation(before, after)[0] > max(NOTICED * NUDGE, FLOORS * runner.facts.floor)
 

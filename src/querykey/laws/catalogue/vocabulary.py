@@ -260,7 +260,7 @@ def _moved(
     before, after = Recorder(), Recorder()
     with torch.no_grad():
         first = runner.answer(Run(inputs, setting), before)
-        with tables.renamed(order):
+        with runner.copies.settling(), tables.renamed(order):
             second = tables.back(runner.answer(Run(other, setting), after), order)
     gap, index = deviation(first.flatten(0, 1), second.flatten(0, 1))
     if not gap > runner.facts.threshold:

@@ -43,6 +43,8 @@ class ModelCopies:
     models: dict[tuple[str, bool], nn.Module] = field(default_factory=dict)
     snapshots: dict[nn.Module, Snapshot] = field(default_factory=dict)  # of copies as they began
     functions: set[str] = field(default_factory=set)  # names of the torch functions that ran
+    weights: dict[nn.Module, list[torch.Tensor]] = field(default_factory=dict)  # as they began
+    settled: bool = False  # the weights of the copies are what a law has made of them
 
     @cached_property
     def model(self) -> nn.Module:
@@ -74,30 +76,50 @@ class ModelCopies:
 
     def by(self, recipe: CopyRecipe) -> ModelCopies:
         """Return copies of the same model that are made by another recipe."""
-        return replace(self, recipe=recipe, models={}, snapshots={})
+        return replace(self, recipe=recipe, models={}, snapshots={}, weights={})
 
     def of(self, setting: Setting = PLAIN) -> nn.Module:
         """Return the copy for a setting: its weights, and its dropout switched on for training."""
         key = (setting.weights, setting.train)
         if key not in self.models:
-            model = duplicate(self.model, self.recipe.wide)
-            if setting.weights == "random":
-                randomise(model, self.recipe.seed)
-            elif self.recipe.noisy:
-                shake(model, self.recipe.seed)
-            if setting.train:
-                turn_dropout_on(model)
-                model.train()
-            self.models[key] = model
+            self.models[key] = self._made(setting)
         return self.models[key]
 
+    def _made(self, setting: Setting) -> nn.Module:
+        """Return a new copy for a setting."""
+        model = duplicate(self.model, self.recipe.wide)
+        if setting.weights == "random":
+            randomise(model, self.recipe.seed)
+        elif self.recipe.noisy:
+            shake(model, self.recipe.seed)
+        if setting.train:
+            turn_dropout_on(model)
+            model.train()
+        return model
+
     def reset(self, setting: Setting) -> None:
-        """Undo what runs changed in a copy: statistics, counters, caches, closures."""
+        """Undo what runs changed in a copy: statistics, counters, caches, closures.
+
+        A run that turns a switch may have folded weights into each other and noted that.
+        """
         model = self.of(setting)
-        if model in self.snapshots:
-            self.snapshots[model].restore()
-        else:  # it has not run yet
+        if model not in self.snapshots:  # it has not run yet
             self.snapshots[model] = Snapshot(model)
+        elif self.snapshots[model].restore() and not self.settled:
+            if model not in self.weights:
+                self.weights[model] = [p.detach() for p in self._made(setting).parameters()]
+            for parameter, kept in zip(model.parameters(), self.weights[model], strict=False):
+                if not torch.equal(parameter, kept):
+                    parameter.data = kept.clone()
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Leave weights as they are inside this context, in which a law changes them."""
+        before, self.settled = self.settled, True
+        try:
+            yield
+        finally:
+            self.settled = before
 
     def call(self, inputs: Inputs, setting: Setting = PLAIN, in_place: bool = False) -> Any:
         """Return the callable's output; it gets copies of the inputs unless `in_place`."""

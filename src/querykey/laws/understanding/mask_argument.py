@@ -22,6 +22,14 @@ class MaskArgument:
     counts: str = ""  # "any order" or "longest first": it takes the number of real tokens instead
     form: str = ""  # "keys": (batch, 1, 1, keys); "pairs": (batch, 1, queries, keys)
 
+    def __str__(self) -> str:
+        if self.counts:
+            return f"{self.name} (how many tokens are real)"
+        if self.dtype.is_floating_point:
+            return f"{self.name} (added to scores, 0 for a real token)"
+        mark = True if self.dtype is torch.bool else 1
+        return f"{self.name} ({mark} marks {'padding' if self.hides else 'a real token'})"
+
     def value(self, real: torch.Tensor) -> torch.Tensor:
         """Return what to pass for this (batch, positions) table of real tokens."""
         real = real.bool()

@@ -95,7 +95,8 @@ class CallSignature:
     ) -> dict[str, Any]:
         """Return inputs whose data along one length was changed, seen as (batch, positions, ...).
 
-        `change` works in place, or returns the new value.
+        `change` works in place, or returns the new value. Where an input has the length on two
+        axes, as a mask of pairs has, both are changed.
         """
         axis = axis or self.axis
         edited = dict(inputs)
@@ -103,7 +104,11 @@ class CallSignature:
             if length_of(entry) == axis and entry.name in edited:
                 value = front(entry, edited[entry.name].clone())
                 changed = change(value)
-                edited[entry.name] = back(entry, value if changed is None else changed)
+                value = back(entry, value if changed is None else changed)
+                if entry.axes.count(axis) == 2 and changed is not None:
+                    turned = turn(entry, value)
+                    value = turn(entry, back(entry, change(front(entry, turned))))
+                edited[entry.name] = value
         return self._echoed(edited)
 
     def with_other(
@@ -187,6 +192,12 @@ def back(entry: Input, value: torch.Tensor) -> torch.Tensor:
     """Return (batch, positions, rest) in the input's own order of axes: the inverse of `front`."""
     axes = [axis for axis in ("batch", length_of(entry)) if axis in entry.axes]
     return value.movedim(list(range(len(axes))), [entry.axes.index(axis) for axis in axes])
+
+
+def turn(entry: Input, value: torch.Tensor) -> torch.Tensor:
+    """Return the value of an input of pairs with their two axes exchanged."""
+    first = entry.axes.index(length_of(entry))
+    return value.transpose(first, entry.axes.index(length_of(entry), first + 1))
 
 
 def draw(

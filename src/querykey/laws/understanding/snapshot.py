@@ -33,7 +33,7 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        self.undo: list[Callable[[], None]] = []
+        self.undo: list[Callable[[], bool | None]] = []
         self.tensors: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         seen: set[int] = set()
         kinds: dict[type, None] = {}
@@ -44,15 +44,15 @@ class Snapshot:
         for kind in kinds:
             self._note_class(kind, seen)
 
-    def restore(self) -> None:
-        """Put everything back that has changed."""
-        for undo in self.undo:
-            undo()
+    def restore(self) -> bool:
+        """Put everything back that has changed; return whether a module's switch was among it."""
+        turned = [undo() for undo in self.undo]
         with torch.no_grad():
             for tensor, kept, version in self.tensors:
                 changed = tensor.shape != kept.shape or _version(tensor) != version
                 if changed or (kept.numel() <= SMALL and not torch.equal(tensor, kept)):
                     tensor.data = kept.clone()
+        return any(turned)
 
     def _note(self, value: Any, seen: set[int]) -> None:
         """Remember one value, if a call could change it."""
@@ -117,16 +117,22 @@ def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else version_of(tensor)
 
 
-def _of_attributes(held: dict[str, Any], left_alone: set[str]) -> Callable[[], None]:
-    """Return what puts the values of a dict back by name, but for the names that are left alone."""
+def _of_attributes(held: dict[str, Any], left_alone: set[str]) -> Callable[[], bool]:
+    """Return what puts the values of a dict back by name, but for the names that are left alone.
+
+    It tells whether one of them was a switch: True that had become False, or the reverse.
+    """
     kept = {name: value for name, value in held.items() if name not in left_alone}
 
-    def undo() -> None:
+    def undo() -> bool:
+        turned = False
         for name in [n for n in held if n not in kept and n not in left_alone]:
             del held[name]
         for name, value in kept.items():
             if held.get(name, undo) is not value:
+                turned = turned or isinstance(value, bool)
                 held[name] = value
+        return turned
 
     return undo
 
