@@ -72,6 +72,25 @@ def test_positions_that_are_counted_exactly_are_lawful(way):
     assert check(Rotary(way), laws=["dtype.agree"]).law("dtype.agree").verdict == "holds"
 
 
+class Counting(Rotary):
+    """The same where forward is told no positions and counts them itself."""
+
+    def forward(self, ids):
+        places = self.words.weight.dtype if self.way == "counted as weights" else torch.long
+        position_ids = torch.arange(ids.size(1), dtype=places).expand(len(ids), -1)
+        return super().forward(ids, position_ids)
+
+
+@pytest.mark.parametrize(
+    ("way", "verdict"),
+    [("as the tokens", "violated"), ("counted as weights", "violated"), ("in double", "holds")],
+)
+def test_positions_that_a_model_counts_itself_are_tried_far_on(way, verdict):
+    finding = check(Counting(way), laws=["dtype.agree"]).law("dtype.agree")
+    assert finding.verdict == verdict
+    assert ("positions are counted in bfloat16" in finding.note) is (verdict == "violated")
+
+
 @pytest.mark.parametrize("name", ["repeated from the start", "zeros and ones", "beyond one"])
 def test_other_tables_with_equal_rows_are_left_alone(name):
     model = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS))

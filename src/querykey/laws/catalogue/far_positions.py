@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from querykey.laws.blaming.guilty_module import guilty_part
 from querykey.laws.run import Inputs, Setting
@@ -13,6 +15,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 
 FAR = 4096  # bfloat16 counts one by one to 256 from here on in steps of 32, float16 in steps of 4
+COUNTINGS = 4  # so many of a call's countings of positions are tried
 TOLD_APART = 128  # so many first rows of a table differ, where its rows are positions
 
 
@@ -32,6 +35,26 @@ def from_far_on(runner: Runner, inputs: Inputs, dtype: torch.dtype) -> tuple[Inp
         for part in (numbers, numbers.to(dtype).long())
     )
     return first, second
+
+
+class CountedFarOn(TorchFunctionMode):
+    """Lets one of a call's `torch.arange` over its positions begin far on, and may round it."""
+
+    def __init__(self, length: int, place: int, dtype: torch.dtype = torch.float64):
+        super().__init__()
+        self.length, self.place, self.dtype = length, place, dtype
+        self.found = 0  # countings of all positions so far
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        value = func(*args, **(kwargs or {}))
+        if func is not torch.arange or value.numel() != self.length:
+            return value
+        if not torch.equal(value.double(), torch.arange(self.length).double()):
+            return value
+        self.found += 1
+        if self.found - 1 != self.place:
+            return value
+        return (value.double() + FAR).to(self.dtype).to(value.dtype)
 
 
 def tables_that_repeat(runner: Runner, setting: Setting) -> Iterator[Outcome]:

@@ -14,7 +14,13 @@ from querykey.laws.blaming.blame import blame_exception
 from querykey.laws.catalogue import padding, sweeps
 from querykey.laws.catalogue.batch import whole_rows
 from querykey.laws.catalogue.determinism import is_deterministic
-from querykey.laws.catalogue.far_positions import FAR, from_far_on, tables_that_repeat
+from querykey.laws.catalogue.far_positions import (
+    COUNTINGS,
+    FAR,
+    CountedFarOn,
+    from_far_on,
+    tables_that_repeat,
+)
 from querykey.laws.law import Law
 from querykey.laws.run import Conditions, Inputs, Run, Setting
 from querykey.laws.runner import Runner
@@ -84,6 +90,7 @@ def _far_positions(
     """Ask whether positions far on, and these rounded to half precision, are all the same to it."""
     far = from_far_on(runner, inputs, pair.dtype)
     if far is None:
+        yield from _counted_far_on(runner, pair, inputs, setting)
         return
     low, rounded_low = (_answer(runner, pair.low, values, setting) for values in far)
     high, rounded_high = (
@@ -92,13 +99,50 @@ def _far_positions(
     )
     told_apart = _rms(rounded_high, high)
     if told_apart > torch.finfo(pair.dtype).eps:  # they matter more than rounding does
-        name = str(pair.dtype).removeprefix("torch.")
-        note = (
-            f"in {name} positions from {FAR} on give the answers of these positions rounded to "
-            f"{name}, which differ by {told_apart:.1e} where nothing is rounded: positions are "
-            f"counted in {name}"
-        )
-        yield Outcome(float(torch.equal(low, rounded_low)), note, setting)
+        broken = float(torch.equal(low, rounded_low))
+        yield Outcome(broken, _counted_in(pair.dtype, told_apart), setting)
+
+
+def _counted_far_on(
+    runner: Runner, pair: LowAndExact, inputs: Inputs, setting: Setting
+) -> Iterator[Outcome]:
+    """Ask the same of a model that is not told positions and counts them by `torch.arange`."""
+    if runner.copies.device.type != "cpu":
+        return
+    length = runner.length(setting)
+
+    def answers(model: nn.Module, values: Inputs, place: int, wide: bool) -> list[torch.Tensor]:
+        found = []
+        for dtype in (torch.float64, pair.dtype):
+            with CountedFarOn(length, place, dtype) as counting:
+                answer = _answer(runner, model, values, setting, wide)
+            if counting.found > place:
+                found.append(answer)
+        return found
+
+    for place in range(COUNTINGS):
+        try:
+            low = answers(pair.low, inputs, place, wide=False)
+            if len(low) < 2:
+                return
+            if not torch.equal(*low):
+                continue
+            wide = cast_inputs(inputs, torch.float64)
+            told_apart = _rms(*answers(pair.exact, wide, place, wide=True))
+        except Exception:  # its positions end before
+            continue
+        if told_apart > torch.finfo(pair.dtype).eps:
+            yield Outcome(1.0, _counted_in(pair.dtype, told_apart), setting)
+            return
+
+
+def _counted_in(dtype: torch.dtype, told_apart: float) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"in {name} positions from {FAR} on give the answers of these positions rounded to "
+        f"{name}, which differ by {told_apart:.1e} where nothing is rounded: positions are "
+        f"counted in {name}"
+    )
 
 
 def _compared(
