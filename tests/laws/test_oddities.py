@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from querykey.costs import array
 from querykey.laws import check
 from querykey.targets import Input
 
@@ -125,6 +126,12 @@ def test_what_a_mask_is_taken_to_mean_is_told(hides):
     told = check(Masked(), laws=["padding.right"]).about["padding mask"]
     assert told.startswith("mask (")
     assert told.endswith("padding)" if hides else "a real token)")
+
+
+@pytest.mark.parametrize("example", [3, "ids", array("batch", 5), {3, 4}])
+def test_an_example_that_is_none_is_refused_in_one_sentence(example):
+    report = check(nn.Linear(5, 5), example, laws=["purity"])
+    assert report.law("purity").note.startswith("an example is a tensor, or a tuple or a dict of")
 
 
 @pytest.mark.parametrize("faulty", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -122,6 +122,11 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
     """Describe an example's tensors as inputs whose batch and length are free."""
     if isinstance(example, torch.Tensor):
         example = (example,)
+    if not isinstance(example, Mapping | Sequence) or isinstance(example, str):
+        raise UnfitError(
+            "an example is a tensor, or a tuple or a dict of the tensors of one call, not "
+            f"{a_type(example)}"
+        )
     if not isinstance(example, Mapping):
         names = [n for n, p in copies.parameters.items() if p.kind is not p.VAR_POSITIONAL]
         names += [f"argument_{i}" for i in range(len(names), len(example))]
