@@ -22,23 +22,24 @@ class Adapted(nn.Linear):
         self.down = nn.Parameter(torch.randn(2, WIDTH))
         self.up = nn.Parameter(torch.randn(WIDTH, 2))
 
-    def forward(self, x):
+    def forward(self, input):
         if self.training:
-            return super().forward(x) + x @ self.down.mT @ self.up.mT
+            return super().forward(input) + input @ self.down.mT @ self.up.mT
         if self.again or not self.merged:
             self.weight.data += self.up @ self.down
             self.merged = True
-        return super().forward(x)
+        return super().forward(input)
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_weights_that_are_merged_once_are_put_back_with_the_switch_that_says_so(again):
-    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), Adapted(again), nn.Linear(WIDTH, WORDS))
-    before = model[1].weight.clone()
+    adapted = Adapted(again)
+    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), adapted, nn.Linear(WIDTH, WORDS))
+    before = adapted.weight.clone()
     report = check(model, laws=["causality.perturb", "batch.alone", "determinism", "vocabulary"])
     broken = {f.law for f in report.violations}
     assert ("determinism" in broken) if again else not broken
-    assert torch.equal(model[1].weight, before)
+    assert torch.equal(adapted.weight, before)
 
 
 class Graph(nn.Module):

@@ -38,22 +38,28 @@ def from_far_on(runner: Runner, inputs: Inputs, dtype: torch.dtype) -> tuple[Inp
 
 
 class CountedFarOn(TorchFunctionMode):
-    """Lets one of a call's `torch.arange` over its positions begin far on, and may round it."""
+    """Lets one of a call's countings of its positions in floats begin far on, and may round it."""
 
     def __init__(self, length: int, place: int, dtype: torch.dtype = torch.float64):
         super().__init__()
         self.length, self.place, self.dtype = length, place, dtype
-        self.found = 0  # countings of all positions so far
+        self.found = 0  # countings by `torch.arange` in floats so far
+        self.counted_in: torch.dtype | None = None  # the precision of the one that was changed
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         value = func(*args, **(kwargs or {}))
-        if func is not torch.arange or value.numel() != self.length:
+        if (
+            func is not torch.arange
+            or value.numel() != self.length
+            or not value.is_floating_point()
+        ):
             return value
         if not torch.equal(value.double(), torch.arange(self.length).double()):
             return value
         self.found += 1
         if self.found - 1 != self.place:
             return value
+        self.counted_in = value.dtype
         return (value.double() + FAR).to(self.dtype).to(value.dtype)
 
 

@@ -106,31 +106,22 @@ def _far_positions(
 def _counted_far_on(
     runner: Runner, pair: LowAndExact, inputs: Inputs, setting: Setting
 ) -> Iterator[Outcome]:
-    """Ask the same of a model that is not told positions and counts them by `torch.arange`."""
+    """Ask the same of a model that is not told positions and counts them in its own precision."""
     if runner.copies.device.type != "cpu":
         return
-    length = runner.length(setting)
-
-    def answers(model: nn.Module, values: Inputs, place: int, wide: bool) -> list[torch.Tensor]:
-        found = []
-        for dtype in (torch.float64, pair.dtype):
-            with CountedFarOn(length, place, dtype) as counting:
-                answer = _answer(runner, model, values, setting, wide)
-            if counting.found > place:
-                found.append(answer)
-        return found
-
+    length, wide = runner.length(setting), cast_inputs(inputs, torch.float64)
     for place in range(COUNTINGS):
-        try:
-            low = answers(pair.low, inputs, place, wide=False)
-            if len(low) < 2:
-                return
-            if not torch.equal(*low):
-                continue
-            wide = cast_inputs(inputs, torch.float64)
-            told_apart = _rms(*answers(pair.exact, wide, place, wide=True))
-        except Exception:  # its positions end before
+        with CountedFarOn(length, place) as counting, suppress(Exception):  # positions end before
+            _answer(runner, pair.low, inputs, setting)
+        if counting.counted_in is None:
+            return
+        if counting.counted_in is not pair.dtype:
             continue
+        with CountedFarOn(length, place):
+            high = _answer(runner, pair.exact, wide, setting, wide=True)
+        with CountedFarOn(length, place, pair.dtype):
+            rounded_high = _answer(runner, pair.exact, wide, setting, wide=True)
+        told_apart = _rms(rounded_high, high)
         if told_apart > torch.finfo(pair.dtype).eps:
             yield Outcome(1.0, _counted_in(pair.dtype, told_apart), setting)
             return
