@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from querykey.laws.trial import Outcome, Trial, conduct, is_left_to_chance
 from querykey.laws.understanding.facts import FLOORS
 from querykey.words import last_line, raised, traceback_of
 
+FLEX = re.compile("flex ?attention", re.I)  # which refuses some calls on a CPU
 RESEEDED = (11, 23)  # seeds of other weights and inputs, to tell a breach from a tie
 NAN_IS_SEEN = ("gradient.reaches", "masked-row")  # laws that tell of answers that are not finite
 CHOICES = {
@@ -60,7 +62,7 @@ def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
     except RefusalError as error:
         return Finding(law.name, "not-applicable", note=str(error))
     except Exception as error:
-        if isinstance(error, NotImplementedError) and "FlexAttention" in str(error):
+        if isinstance(error, NotImplementedError | ValueError) and FLEX.search(str(error)):
             return Finding(law.name, "not-applicable", note=last_line(error)[:200])
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
             return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
