@@ -290,3 +290,19 @@ def test_a_printed_model_reads_like_its_diagram():
     ]  # fmt: skip
     assert "(0-1): 2 x Block(" in lines
     assert any("mask=Causal()" in line and "2 key heads" in line for line in lines)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # in torch's kernel
+@pytest.mark.parametrize("mechanism", ["softmax", "argmax", "quadratic", "decay"])
+def test_gradients_of_each_sample_by_vmap_are_those_of_a_loop(mechanism):
+    model, rows = decoder(mechanism), ids()
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights, row):
+        return torch.func.functional_call(model, weights, (row[None],)).square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, rows)
+    for number, row in enumerate(rows):
+        for name, gradient in torch.func.grad(loss)(weights, row).items():
+            torch.testing.assert_close(together[name][number], gradient)
+    assert together["embed.tokens.weight"].any()

@@ -12,14 +12,20 @@ def split_heads(x: Array, heads: int) -> Array:
     if width % heads:
         raise QuerykeyError(f"{width} features do not split into {heads} heads of one size")
     xp = namespace(x)
-    return xp.moveaxis(xp.reshape(x, (*outer, tokens, heads, width // heads)), -2, -3)
+    return _swap(xp.reshape(x, (*outer, tokens, heads, width // heads)))
 
 
 def join_heads(x: Array) -> Array:
     """Turn (..., heads, tokens, features) into (..., tokens, heads * features)."""
     *outer, heads, tokens, width = x.shape
     xp = namespace(x)
-    return xp.reshape(xp.moveaxis(x, -3, -2), (*outer, tokens, heads * width))
+    return xp.reshape(_swap(x), (*outer, tokens, heads * width))
+
+
+def _swap(x: Array) -> Array:
+    """Swap the axes of heads and tokens. torch has no rule for `moveaxis` under `vmap`."""
+    *outer, first, second, last = range(x.ndim)
+    return namespace(x).permute_dims(x, (*outer, second, first, last))
 
 
 def key_head(head: int, heads: int, kv_heads: int) -> int:
