@@ -445,3 +445,21 @@ def test_no_crossing_is_told_where_a_formula_does_not_hold():
 def test_a_loss_that_is_no_single_tensor_is_refused(loss):
     with pytest.raises(qk.CostError, match="the loss must be one number"):
         qk.cost(nn.Linear(3, 4), torch.zeros(2, 3), loss=loss)
+
+
+def test_positions_that_a_model_must_be_told_are_no_size_of_their_own(capsys, tmp_path):
+    file = tmp_path / "placed.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Placed(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.words, self.places = nn.Embedding(40, 6), nn.Embedding(9, 6)\n"
+        "        self.out = nn.Linear(6, 40)\n"
+        "    def forward(self, idx, input_pos):\n"
+        "        assert input_pos.dim() == 1\n"
+        "        return self.out(self.words(idx) + self.places(input_pos))\n"
+    )
+    code, out, _ = run(capsys, "cost", f"{file}:Placed", "--json")
+    assert code == 0
+    assert json.loads(out)["flops.forward"] == "480*batch*seq"

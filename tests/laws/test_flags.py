@@ -94,7 +94,7 @@ def test_a_factory_may_return_a_subject(file, capsys):
     assert "no torch.nn.Module is found" in err
     code, _, err = run(capsys, f"{file}:no_factory")
     assert (code, err.count("\n")) == (2, 1)
-    assert "returned a int; a factory returns a torch.nn.Module, or a querykey.Subject" in err
+    assert "returned an int; a factory returns a torch.nn.Module, or a querykey.Subject" in err
 
 
 def test_inputs_that_cannot_be_found_out_are_stated(file, capsys):
@@ -110,13 +110,15 @@ def test_inputs_that_cannot_be_found_out_are_stated(file, capsys):
 
 def test_stated_inputs_are_read_by_name_and_by_place():
     stated = stated_inputs(
-        ["tokens(n,t)", "y = array(n,s,64)", "image=images(n,3,8,8)"], ["ids"], 50
+        ["tokens(n,t)", "y = array(n,s,64)", "image=images(n,3,8,8)", "at=positions(t)"],
+        ["ids"],
+        50,
     )
-    assert list(stated) == ["ids", "y", "image"]
+    assert list(stated) == ["ids", "y", "image", "at"]
     assert [entry.axes for entry in stated.values()] == [
-        ("batch", "seq"), ("batch", "target_seq", 64), ("batch", 3, 8, 8),
+        ("batch", "seq"), ("batch", "target_seq", 64), ("batch", 3, 8, 8), ("seq",),
     ]  # fmt: skip
-    assert [entry.kind for entry in stated.values()] == ["tokens", "features", "image"]
+    assert [entry.kind for entry in stated.values()] == ["tokens", "features", "image", "positions"]
     assert (stated["ids"].low, stated["ids"].high) == (0, 50)
     assert stated_inputs(["tokens(seq,batch)"], ["x"])["x"].axes == ("seq", "batch")
     with pytest.raises(TargetError, match="has no free axis"):

@@ -10,7 +10,7 @@ from querykey.costs import array
 from querykey.laws import check
 from querykey.targets import Input
 
-WORDS, WIDTH = 31, 8
+WORDS, WIDTH, ROOM = 31, 8, 64
 
 
 class Adapted(nn.Linear):
@@ -153,3 +153,38 @@ def test_required_lengths_of_rows_are_known_by_the_end_of_their_name(name, fault
     Speech.forward = space["forward"]
     found = check(Speech(), laws=["padding.right"]).law("padding.right")
     assert found.verdict == ("violated" if faulty else "holds")
+
+
+class Placed(nn.Module):
+    """A decoder that keeps keys in a cache set up before, and writes them where it is told to."""
+
+    def __init__(self, ahead):
+        super().__init__()
+        self.embed, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(ROOM, WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WORDS)
+        self.register_buffer("seen", torch.ones(ROOM, ROOM, dtype=torch.bool).tril(ahead))
+        self.setup_caches(max_batch=8)
+
+    def setup_caches(self, max_batch):
+        self.register_buffer("kv_cache", torch.zeros(max_batch, ROOM, 2 * WIDTH))
+
+    def forward(self, idx, input_pos):
+        x = self.embed(idx) + self.places(input_pos)
+        q, kv = self.qkv(x).split([WIDTH, 2 * WIDTH], -1)
+        self.kv_cache = self.kv_cache.to(kv).detach().clone()
+        self.kv_cache[: len(idx), input_pos] = kv
+        k, v = self.kv_cache[: len(idx)].chunk(2, -1)
+        scores = (q @ k.mT / WIDTH**0.5).masked_fill(~self.seen[input_pos], float("-inf"))
+        return self.out(x + scores.softmax(-1) @ v)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("given", [False, True])
+def test_positions_that_every_call_must_give_are_counted(ahead, given):
+    example = (torch.randint(0, WORDS, (2, 7)), torch.arange(7)) if given else None
+    report = check(Placed(ahead), example, laws=["causality", "cache.step"])
+    assert report.about["cache"] == "setup_caches(), then told input_pos"
+    names = ["causality.perturb", "causality.gradient", "causality.prefix", "cache.step"]
+    assert [finding.law for finding in report.violations] == names * ahead
+    verdicts = {report.law(name).verdict for name in names}
+    assert verdicts == {"violated" if ahead else "holds"}

@@ -242,7 +242,9 @@ def write_page(
 
 
 def _named(argument: Input) -> Named:
-    if argument.kind in ("tokens", "mask"):
-        low, high = (argument.low, argument.high) if argument.kind == "tokens" else (1, 2)
+    if argument.kind in ("tokens", "mask", "positions"):
+        low, high = {"mask": (1, 2), "positions": (0, 1)}.get(
+            argument.kind, (argument.low, argument.high)
+        )
         return Named("tokens", argument.axes, low=low, high=high)
     return Named("images" if argument.kind == "image" else "array", argument.axes)

@@ -19,6 +19,7 @@ from querykey.words import checked, raised
 
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
+PLACES = re.compile(r"(input|cache)_pos(ition)?s?")
 STARTS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
 LENGTHS = re.compile(r"(?!max|min|prefix)\w*(len|length)s?")
 NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
@@ -102,6 +103,8 @@ def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
 def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Input:
     if MASKS.fullmatch(name):
         return Input(name, "mask", mask)
+    if PLACES.fullmatch(name):
+        return Input(name, "positions", ("seq",))
     if STARTS.fullmatch(name):
         return Input(name, "start", ())
     if LENGTHS.fullmatch(name):

@@ -12,7 +12,10 @@ import torch
 from querykey.targets.errors import TargetError
 from querykey.words import check_fields, checked
 
-KINDS = {"tokens": "tokens", "array": "features", "images": "image", "mask": "mask"}
+KINDS = {
+    "tokens": "tokens", "array": "features", "images": "image", "mask": "mask",
+    "positions": "positions",
+}  # fmt: skip
 LENGTHS = ("seq", "target_seq", "third_seq")  # the names of free lengths in an Input
 WORDS = 10  # token ids are below this where no embedding says how many there are
 
@@ -22,7 +25,7 @@ class Input:
     """One argument of forward, whose axes are names (free sizes) or fixed sizes."""
 
     name: str
-    kind: str  # tokens, mask, lengths, start, features, image or signal
+    kind: str  # tokens, mask, lengths, start, positions, features, image or signal
     axes: tuple[str | int, ...]
     low: int = 0  # token ids are drawn from low to high - 1, clear of special tokens
     high: int = 0
@@ -39,6 +42,7 @@ class Input:
             "mask": f"{self.real} for real tokens",
             "lengths": "the number of real tokens",
             "start": "the first token's position, a number",
+            "positions": "the position of every token, the same in all rows",
         }
         return f"({axes}) {what.get(self.kind, f'floats, {self.kind}')}"
 
@@ -57,6 +61,8 @@ class Input:
             return torch.full(shape, self.real)
         if self.kind == "lengths":
             return torch.full(shape, sizes["seq"])
+        if self.kind == "positions":
+            return torch.arange(shape[-1]).expand(shape)
         return torch.randn(shape, generator=generator)
 
 
@@ -91,15 +97,19 @@ def stated_inputs(texts: Sequence[str], names: Sequence[str], words: int = 0) ->
         axes = [axis.strip() for axis in match[3].split(",") if axis.strip()]
         kind = KINDS[match[2]]
         high = (words or WORDS) if kind == "tokens" else 0
-        inputs[name] = Input(name, kind, tuple(_axes(axes, free, text)), 0, high)
+        rows = kind != "positions"
+        inputs[name] = Input(name, kind, tuple(_axes(axes, free, text, rows)), 0, high)
     return inputs
 
 
-def _axes(axes: list[str], free: list[str], text: str) -> list[str | int]:
-    """Return axes as an Input has them: sizes, `batch`, and the names of free lengths."""
+def _axes(axes: list[str], free: list[str], text: str, rows: bool) -> list[str | int]:
+    """Return axes as an Input has them: sizes, `batch`, and the names of free lengths.
+
+    One of several `rows` has a batch axis, under whatever name.
+    """
     named = [axis for axis in axes if not axis.isdecimal()]
-    batch = next((axis for axis in named if axis == "batch"), named[0] if named else "")
-    if not batch:
+    batch = next((axis for axis in named if axis == "batch"), named[0] if named and rows else "")
+    if rows and not batch:
         raise TargetError(f"`{text}` has no free axis; name the batch, as in tokens(batch,seq)")
     result: list[str | int] = []
     for axis in axes:

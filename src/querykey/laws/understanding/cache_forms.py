@@ -15,7 +15,7 @@ from torch import nn
 
 from querykey.laws.run import Inputs
 from querykey.laws.runner import Runner
-from querykey.laws.understanding.facts import CacheProtocol
+from querykey.laws.understanding.facts import CacheProtocol, FoundStep
 from querykey.laws.understanding.outputs import tensors
 
 STEPS = (
@@ -39,16 +39,19 @@ def other_forms(runner: Runner) -> Iterator[CacheProtocol]:
         function = getattr(type(model), name, None)
         if inspect.isfunction(function) and len(_required(function)) == 2:
             for flat in (True, False):
-                yield CacheProtocol(None, (), step=_stepping(name, main.name, flat))
+                step = _stepping(name, main.name, flat)
+                yield CacheProtocol(None, (), step=FoundStep(f"{name}()", step))
         if inspect.isfunction(function) and len(inspect.signature(function).parameters) == 3:
             for begin in (*makers(model), _nothing):
                 for flat in (True, False):
                     step = _stepping_from_state(name, main.name, flat, begin)
-                    yield CacheProtocol(None, (), step=step)
+                    yield CacheProtocol(None, (), step=FoundStep(f"{name}()", step))
     places = [name for name in runner.copies.parameters if PLACES.match(name)]
     for name in dir(type(model)):
         if places and SETUPS.match(name):
-            yield CacheProtocol(None, (), step=_set_up(name, main.name, places[0]))
+            by = f"{name}(), then told {places[0]}"
+            step = _set_up(name, main.name, places[0])
+            yield CacheProtocol(None, (), step=FoundStep(by, step))
 
 
 @dataclass(frozen=True)

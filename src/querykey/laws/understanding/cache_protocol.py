@@ -16,7 +16,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.cache_forms import MAKERS, Fresh, holders, makers, other_forms
 from querykey.laws.understanding.cache_growth import grows, grows_in_pairs
-from querykey.laws.understanding.facts import CacheProtocol, Protocols
+from querykey.laws.understanding.facts import CacheProtocol, FoundStep, Protocols
 from querykey.laws.understanding.masks import MASKS
 from querykey.laws.understanding.outputs import Path, children, follow
 
@@ -278,7 +278,7 @@ def _extending(runner: Runner) -> Iterator[CacheProtocol]:
                 return model.extend(ids, state)
             return model.extend(ids, state, real=real[:, -ids.shape[1] :])  # the new tokens alone
 
-        yield CacheProtocol(None, (), step=step)
+        yield CacheProtocol(None, (), step=FoundStep("extend()", step))
 
 
 def _sources(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,18 @@ class Intent:
 
 
 @dataclass(frozen=True)
+class FoundStep:
+    """A step that was found by trying, and what it calls or passes."""
+
+    by: str
+    step: Callable[..., Any]
+
+    def __call__(self, model: Any, inputs: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+        """Feed tokens, and return the output and the cache."""
+        return self.step(model, inputs, cache)
+
+
+@dataclass(frozen=True)
 class CacheProtocol:
     """Where a cache goes in, where it comes out, and what else every call needs."""
 
@@ -77,7 +89,8 @@ class CacheProtocol:
 
     def __str__(self) -> str:
         if self.step:
-            return f"{self.argument}, beside all ids so far" if self.argument else "as told"
+            by = self.step.by if isinstance(self.step, FoundStep) else "as told"
+            return f"{self.argument}, beside all ids so far" if self.argument else by
         return self.argument or f"kept inside{f', told {self.start}' if self.start else ''}"
 
 

@@ -159,7 +159,9 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
             shape = ("batch", lengths.setdefault(shape[1], free), *shape[2:])
         elif shape:
             shape = ("batch", *shape[1:])
-        if value.dim() == 1 and not value.is_floating_point() and LENGTHS_OF_ROWS.fullmatch(name):
+        if _counts(value, lengths):
+            yield Input(name, "positions", (lengths[len(value)],))
+        elif value.dim() == 1 and not value.is_floating_point() and LENGTHS_OF_ROWS.fullmatch(name):
             yield Input(name, "lengths", ("batch",))
         elif value.dtype is torch.bool or ("mask" in name and not value.is_floating_point()):
             most = value.numel() == 0 or bool(value.bool().float().mean() >= 0.5)
@@ -169,6 +171,13 @@ def _described(copies: ModelCopies, example: Any) -> Iterator[Input]:
             yield Input(name, "image" if value.dim() == 4 else "features", shape)
         else:
             yield Input(name, "tokens", shape, 0, words[0] if words else int(value.max()) + 1)
+
+
+def _counts(value: torch.Tensor, lengths: Mapping[int, str]) -> bool:
+    """Return whether an example numbers the positions of an input before it: 0, 1, 2, ..."""
+    if value.dim() != 1 or value.is_floating_point() or len(value) not in lengths:
+        return False
+    return torch.equal(value.cpu().long(), torch.arange(len(value)))
 
 
 def _channels_first(model: nn.Module, shape: tuple[int, ...]) -> bool:

@@ -174,11 +174,20 @@ class CallSignature:
             if entry.kind == "lengths" and entry.name in inputs:
                 most = self.all_real(inputs, self.length_told_by(entry)).shape[1]
                 inputs[entry.name] = inputs[entry.name].clamp(max=most)
+            if entry.kind == "positions" and entry.name in inputs:
+                count = self.all_real(inputs, str(entry.axes[-1])).shape[1]
+                rows = inputs[entry.name].shape[:-1]
+                inputs[entry.name] = torch.arange(count).expand(*rows, count)
         return inputs
 
 
 def length_of(entry: Input) -> str:
-    """Return the name of an input's free length, or the empty string."""
+    """Return the name of an input's free length, or the empty string.
+
+    Positions have none: they are counted anew after every change, and are no data.
+    """
+    if entry.kind == "positions":
+        return ""
     return next((str(axis) for axis in entry.axes if axis in LENGTHS), "")
 
 
@@ -222,6 +231,8 @@ def draw(
         return entry.told.value(real)
     if entry.kind == "mask":
         return torch.full(shape, entry.real)
+    if entry.kind == "positions":
+        return torch.arange(shape[-1]).expand(shape)
     if entry.kind == "lengths":
         return torch.ones(shape, dtype=torch.long)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
