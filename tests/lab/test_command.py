@@ -47,7 +47,7 @@ def test_an_experiment_writes_its_folder_and_is_not_measured_twice(capsys, tmp_p
     }  # fmt: skip
     assert "argmax (quick" in capsys.readouterr().out
     page = (folder / "page.md").read_text()
-    assert "**corrected**: most of a block's parameters, a share of 0.5 or more" in page
+    assert "**corrected**: Most of a block's parameters, a share of 0.5 or more" in page
     record = json.loads((folder / "measurement.json").read_text())
     record["seconds"] = 1234.0  # which a new measurement would overwrite
     (folder / "measurement.json").write_text(json.dumps(record))

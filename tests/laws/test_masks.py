@@ -210,6 +210,9 @@ class Pairs(nn.Module):
 @pytest.mark.parametrize("hides", [True, False])
 def test_two_masks_that_must_be_given_are_told_apart(hides):
     report = check(Pairs(hides), laws=["padding", "causality", "vocabulary"], weights="random")
-    assert (report.kind, report.about["padding mask"]) == ("encoder-decoder", "src_m, tgt_m")
+    assert (report.kind, report.about["padding mask"]) == (
+        "encoder-decoder",
+        "src_m (1 marks a real token), tgt_m (1 marks a real token)",
+    )
     broken = {finding.law for finding in report.violations}
     assert broken == (set() if hides else {"padding.right", "padding.gradient"})

@@ -13,7 +13,7 @@ import querykey as qk
 from querykey.attention.positions import Rotary
 from querykey.nn import MLP, AttentionConfig, Block, BlockConfig, MLPConfig, MultiHeadAttention
 from querykey.nn.config import NormConfig
-from querykey.nn.products import cast_once, one_product
+from querykey.nn.tensors import cast_once, one_product
 
 torch.manual_seed(0)
 BATCH, TOKENS, WIDTH, HEADS = 2, 7, 12, 3
@@ -513,3 +513,9 @@ def test_layers_of_one_input_are_one_product_while_training_under_autocast(bias)
         assert torch.equal(one, other)
     with torch.no_grad():  # nor are weights copied for what is computed once
         assert products_of(leaves[0], layers)[1] == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_layers_run_on_a_device_that_has_no_autocast(dtype):
+    layer = MultiHeadAttention(8, 2).to("meta", dtype)
+    assert layer(torch.empty(2, 5, 8, device="meta", dtype=dtype)).shape == (2, 5, 8)

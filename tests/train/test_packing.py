@@ -54,7 +54,9 @@ def test_padding_and_documents_together():
 def test_documents_of_another_shape_or_with_a_state_are_refused():
     model = build(preset("gpt", SIZES))
     ids, documents = packed_row()
-    with pytest.raises(ValueError, match=r"documents are \(batch, 17\), as the tokens are; got"):
+    with pytest.raises(
+        ValueError, match=r"documents are \(2, 17\) on cpu, as the token ids are; got"
+    ):
         model(ids, documents=documents[:, 1:])
     layer = model.stack.layers[0].attention
     with pytest.raises(ValueError, match="with a state every row is one document"):

@@ -92,6 +92,9 @@ def cost(
             except NotRunningError as refusal:
                 measured, formula_set = _of_multiples(measured, options, engine, refusal)
                 sizes = {**measured.steps}
+            else:
+                plain = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
+                measured, formula_set = _wider(measured, formula_set, plain, options, engine)
         report = make_report(measured, formula_set, options)
 
     @cache
@@ -127,6 +130,30 @@ def _of_model(measured: MeasuredModel, options: PassOptions, engine: str) -> For
             raise
         measured.whole_numbers.give_up()
         return confirm(measured, options, symbolic(measured, options))
+
+
+def _wider(
+    measured: MeasuredModel,
+    formulas: FormulaSet,
+    plain: MeasuredModel,
+    options: PassOptions,
+    engine: str,
+) -> tuple[MeasuredModel, FormulaSet]:
+    """Return the formulas, or those by Python's own `int` where these hold for larger sizes.
+
+    A model in blocks, such as windows, holds a symbolic size to as many blocks as it had.
+    """
+    bounds = formulas.valid.upper_bounds()
+    if not measured.whole_numbers.kept or not bounds:
+        return measured, formulas
+    plain.whole_numbers.give_up()
+    try:
+        other = _of_model(plain, options, engine)
+    except CostError:
+        return measured, formulas
+    if len(other.valid.upper_bounds()) < len(bounds):
+        return plain, other
+    return measured, formulas
 
 
 def _of_multiples(

@@ -21,8 +21,7 @@ from querykey.nn.config import (
 )
 from querykey.nn.mlp import MLP, activate
 from querykey.nn.norms import make_norm
-from querykey.nn.products import is_watched
-from querykey.nn.tensors import check_floats, check_generator, check_meets, check_whole
+from querykey.nn.tensors import check_floats, check_generator, check_meets, check_whole, is_watched
 
 __all__ = [
     "ACTIVATIONS",

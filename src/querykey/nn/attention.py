@@ -34,8 +34,7 @@ from querykey.attention import (
 from querykey.backends import attend, check_name, follow
 from querykey.errors import QuerykeyError, WrongTypeError
 from querykey.nn.config import AttentionConfig
-from querykey.nn.products import cast_once, one_product
-from querykey.nn.tensors import check_floats, check_meets
+from querykey.nn.tensors import cast_once, check_floats, check_meets, one_product
 from querykey.words import checked, room_for, whole
 
 Turns = tuple[Any, Any]  # what Rotary.turns returns

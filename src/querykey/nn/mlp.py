@@ -8,8 +8,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from querykey.errors import QuerykeyError
 from querykey.nn.config import MLPConfig
-from querykey.nn.products import cast_once, one_product
-from querykey.nn.tensors import check_floats
+from querykey.nn.tensors import cast_once, check_floats, one_product
 from querykey.words import checked, room_for, whole
 
 
