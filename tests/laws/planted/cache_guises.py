@@ -11,12 +11,11 @@ WORDS, WIDTH, HEADS = 61, 24, 2
 
 def turned(x, start):
     """Return queries or keys turned by their positions, which count from `start`."""
-    half = torch.arange(0, x.shape[-1], 2, dtype=x.dtype) / x.shape[-1]
-    angles = torch.arange(start, start + x.shape[-2], dtype=x.dtype)[:, None] * 100**-half
+    half = torch.arange(0, x.shape[-1], 2) / x.shape[-1]
+    angles = torch.arange(start, start + x.shape[-2])[:, None] * 100**-half
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x[..., ::2], x[..., 1::2]
-    return torch.stack(
-        [a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1
-    ).flatten(-2)
+    return torch.stack([a * cosine - b * sine, a * sine + b * cosine], -1).flatten(-2)
 
 
 class Layer(nn.Module):

@@ -100,6 +100,8 @@ def summed(output):
         generator = torch.Generator().manual_seed(7)
         weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
         return (output * weights).sum()
+    if hasattr(output, "__dict__") and not hasattr(output, "values"):
+        output = vars(output)
     parts = output.values() if hasattr(output, "values") else output
     parts = parts if isinstance(parts, (list, tuple)) or hasattr(output, "values") else ()
     return sum(summed(part) for part in parts if part is not None)
