@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.laws.training.planting import Faults, into
 from torch import nn
 
-FAULTS: dict[str, tuple[Callable[[str], None], str]] = {}  # the loop, and the law that must tell
-
-
-def faults(law: str, *names: str):
-    """Register a loop under the names of the faults that can be planted in it."""
-
-    def register(loop):
-        for name in names:
-            FAULTS[name] = (loop, law)
-        return loop
-
-    return register
+FAULTS: Faults = {}
+faults = into(FAULTS)
 
 
 def gpt(dropout: float = 0.1) -> Any:

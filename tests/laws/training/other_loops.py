@@ -6,26 +6,16 @@ Each takes the name of a fault, which is one line, or "" for none.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import torch
 from tests.laws.training.models import WORDS, Decoder, loss_of, texts
+from tests.laws.training.planting import Faults, into
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 
-FAULTS: dict[str, tuple[Callable[[str], None], str]] = {}  # the loop, and the law that must tell
-
-
-def faults(law: str, *names: str):
-    """Register a loop under the names of the faults that can be planted in it."""
-
-    def register(loop):
-        for name in names:
-            FAULTS[name] = (loop, law)
-        return loop
-
-    return register
+FAULTS: Faults = {}
+faults = into(FAULTS)
 
 
 def accelerated(fault: str, steps: int = 1) -> None:
