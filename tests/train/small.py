@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from querykey.train import Progress, TrainConfig, read_config, run
-from querykey.train.ranks import joined
+from querykey.train.ranks import joined, spread
 from querykey.train.run import make_trainer
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs. " * 40
@@ -94,8 +95,24 @@ def gradients(folder: Path) -> None:
             save_file(tensors, folder / f"{ranks.world}-{pieces}-{ranks.rank}.safetensors")
 
 
+def ending() -> None:
+    """Part from a group whose copies live on, and check that its threads have ended."""
+    sys.setswitchinterval(1000)  # a thread gets Python's lock only where it is given up
+    torch.set_num_threads(1)
+    threads = len(os.listdir("/proc/self/task"))
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(50)))
+    with joined(torch.device("cpu")) as ranks:
+        learner = spread(model, ranks, shard=False)
+        for _ in range(3):
+            learner(torch.ones(2, 8)).sum().backward()
+        assert len(os.listdir("/proc/self/task")) > threads
+    assert len(os.listdir("/proc/self/task")) == threads
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "gradients":
+    if sys.argv[1] == "ending":
+        ending()
+    elif sys.argv[1] == "gradients":
         gradients(Path(sys.argv[2]))
     else:
         drive(json.loads(sys.argv[1]))

@@ -77,6 +77,11 @@ def test_any_cut_of_a_step_over_pieces_and_ranks_gives_one_gradient(tmp_path, wo
                 assert (found[name] - gradient).abs().max() < 1e-10, (pieces, rank, name)
 
 
+def test_no_thread_of_a_group_outlives_it():
+    """Such a thread would need Python's lock after Python has begun to end, and abort."""
+    start(2, "ending")
+
+
 OWN = """
 import torch
 from torch import nn

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -75,9 +77,13 @@ class Ranks:
         return int(ends[0]) == -int(ends[1])
 
 
-# Groups that were parted from, kept until the process ends. A module of DDP that outlives its group
-# would else destroy it, waiting with Python's lock for a thread of gloo that waits for this lock.
-_PARTED: list[Any] = []
+# Groups that a process ended with after an error. Nobody waits for their threads, which may be
+# waiting for a rank that is gone.
+_LEFT: list[Any] = []
+# The modules of DDP that still hold a group: see `_part`.
+_COPIES: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+# How long threads of gloo get to hand back their tensors where the end of them cannot be seen.
+HANDING_BACK = 0.2
 
 
 @contextmanager
@@ -89,11 +95,27 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank() if dist.is_initialized() else 0, count)
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-    _PARTED.append(dist.group.WORLD)
     try:
         yield Ranks(dist.get_rank(), world)
-    finally:
+    except BaseException:
+        _LEFT.append(dist.group.WORLD)
         dist.destroy_process_group()
+        raise
+    _part()
+
+
+def _part() -> None:
+    """Leave the group and see its threads end.
+
+    They may still be about to hand back tensors, for which they need Python's lock. If they come to
+    that after Python has begun to end, the process aborts. And were a module of DDP the last to
+    hold the group, it would wait for them with that lock in its hands, so modules let go first.
+    """
+    for copies in list(_COPIES):
+        module: Any = copies
+        module.reducer = module.logger = module.process_group = None
+    dist.destroy_process_group()
+    time.sleep(HANDING_BACK)  # torch keeps the group of a module in shards for good
 
 
 def device_for(name: str) -> torch.device:
@@ -130,9 +152,11 @@ def spread(learner: nn.Module, ranks: Ranks, shard: bool, unused: bool = False) 
         with warnings.catch_warnings():
             # The option's name will change; torch 2.11 does not know the new one.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
-            return DistributedDataParallel(
+            copies = DistributedDataParallel(
                 learner, broadcast_buffers=False, find_unused_parameters=unused
             )
+        _COPIES.add(copies)
+        return copies
     for module in reversed(list(learner.modules())):  # lists within layers come first
         if isinstance(module, nn.ModuleList):
             for layer in module:
