@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from querykey import cli
+from querykey.cli.command import app
+from querykey.cli.examples import EXAMPLES
 
 QK = str(Path(sys.executable).with_name("qk"))
 
@@ -81,8 +84,8 @@ def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
             "Available commands: targets, check, laws, cost, generate, train, lab, report, ... "
             "See `qk --help`.\n",
         ),
-        (["targets", "--jsn"], "qk: Unknown option: --jsn. See `qk --help`.\n"),
-        (["demo", "now"], "qk: Unused Tokens: ['now']. See `qk --help`.\n"),
+        (["lab", "--list"], "qk: Unknown option: --list. See `qk lab --help`.\n"),
+        (["demo", "now"], "qk: `qk demo` does not take now. See `qk demo --help`.\n"),
         (
             ["targets", "model.py"],
             "qk: `model.py` names a file but no factory; write `model.py:FACTORY`\n",
@@ -91,6 +94,31 @@ def test_what_raises_after_it_was_built_is_said_in_its_cell(tmp_path, capsys):
 )
 def test_a_wrong_call_is_one_sentence_and_exit_code_2(capsys, words, sentence):
     assert run(capsys, *words) == (2, "", sentence)
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_the_help_of_a_verb_ends_with_calls_of_it_that_are_right(capsys, verb):
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0
+    shown = " ".join(out.replace("•", " ").split())
+    for meaning, call in EXAMPLES[verb]:
+        assert f"{meaning}: {call}" in shown
+        words = shlex.split(call)
+        assert words[:2] == ["qk", verb]
+        app.parse_args(words[1:], exit_on_error=False, print_error=False)
+
+
+def test_every_verb_has_examples(capsys):
+    _, out, _ = run(capsys, "--help")
+    assert all(f"│ {verb} " in out for verb in EXAMPLES)
+    assert len(EXAMPLES) == sum(not name.startswith("-") for name in app)
+
+
+def test_the_help_shows_only_defaults_that_say_something(capsys):
+    _, out, _ = run(capsys, "check", "--help")
+    assert "[default: 0]" in out
+    assert "120.0]" in out
+    assert out.count("[default:") == 2
 
 
 def test_a_factory_that_raises_shows_its_last_line_and_no_traceback(tmp_path):

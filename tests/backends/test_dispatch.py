@@ -79,10 +79,10 @@ def test_an_explanation_in_words():
         "  not flex: FlexAttention on the CPU takes no float64\n"
         "  not triton: it computes kernel attention, not Softmax\n"
         "  not chunked: it computes kernel attention, not Softmax\n"
-        "  not reference: it would give the same for finite numbers, and sdpa is faster"
+        "  not reference: it gives the same for finite numbers, but sdpa is faster"
     )
     assert str(qk.explain(*(x.numpy() for x in (q, k, v)))).splitlines()[0] == (
-        "reference: the equation; fast backends take torch tensors, and q is of numpy"
+        "reference: the equation itself; fast backends take torch tensors, and q is a numpy array"
     )
 
 
@@ -141,7 +141,7 @@ def test_refusals_by_name():
         "(auto, sdpa, flex, triton, chunked, reference)"
     )
     x = np.ones((2, 3))
-    with pytest.raises(BackendError, match="it takes torch tensors, and q is of numpy"):
+    with pytest.raises(BackendError, match="it takes torch tensors, and q is a numpy array"):
         qk.attend(x, x, x, backend="sdpa")
 
 

@@ -53,7 +53,7 @@ def test_a_sum_of_features_that_nearly_vanishes_is_no_difference_and_is_told_of(
     call = random_calls.Call({"q": q, "k": k, "v": v}, spec)
     assert random_calls.rounding(call) > 1e-6
     assert random_calls.differences(call) == []
-    note = "a query that sees nothing but similarities near 0 loses digits"
+    note = "a query whose visible similarities are all near 0 loses digits"
     assert note in qk.explain(q, k, v, **spec).notes
     near = random_calls.Call({"q": q, "k": -k, "v": v}, spec)
     assert random_calls.rounding(near) < 1e-15

@@ -67,7 +67,7 @@ def test_a_tokenizer_is_used(folder, capsys):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("quadratic", "a vocabulary of 128 is too small for the 256 bytes"),
+        ("quadratic", "a vocabulary of 128 is too small for the 256 bytes; such a model takes ids"),
         ("bert", "generate wants a Decoder or an EncoderDecoder; Encoder has no state"),
     ],
 )

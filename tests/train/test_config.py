@@ -215,8 +215,10 @@ def test_the_list_names_recipes_objectives_and_data(capsys):
     for name in ("stdlib", "translation", "recall", "--save-every"):
         assert name in shown
     [line] = [line for line in shown.splitlines() if "--betas" in line]
-    assert line.split() == ["--betas", "0.9,0.99", "of", "AdamW"]
+    assert line.split() == ["--betas", "0.9,0.99", "AdamW:", "its", "two", "betas"]
     assert "--optimizer-betas" not in shown  # the shorter flag says the same
+    [line] = [line for line in shown.splitlines() if "--schedule" in line]
+    assert line.rstrip().endswith(": cosine, constant, linear")
 
 
 def test_every_field_of_a_config_says_what_it_means():

@@ -230,7 +230,7 @@ def _serves(name: str, request: Request[Any]) -> bool:
 def _refusal(name: str, request: Request[Any]) -> str | None:
     """Why a backend cannot serve the call; None if it can."""
     if ENTRIES[name].library not in (None, library(request.q)):
-        return f"it takes {ENTRIES[name].library} tensors, and q is of {library(request.q)}"
+        return f"it takes {ENTRIES[name].library} tensors, and q is a {library(request.q)} array"
     return _unserved(load(name), request)
 
 

@@ -34,7 +34,10 @@ from querykey.backends.sdpa import four_axes
 from querykey.backends.sdpa import notes as notes_of_masks
 
 computes: type[Mechanism] = Softmax
-beaten = "it serves, but pays on a GPU and with masks that leave blocks out; ask for it by name"
+beaten = (
+    "it could compute this, but is fast only on a GPU with masks that hide whole blocks; "
+    "ask for it by name"
+)
 KEPT = 16  # block masks kept for reuse
 RULES = 256  # kinds of rules compiled at most
 

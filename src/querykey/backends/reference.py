@@ -1,4 +1,4 @@
-"""The equation as a backend: it serves every call, on every array library."""
+"""The equation as a backend: it computes every call, on every array library."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from querykey.attention import (
 from querykey.backends.backend import Request
 
 computes: type[Mechanism] = Mechanism
-beaten = "it would give the same for finite numbers, and {taken} is faster"
+beaten = "it gives the same for finite numbers, but {taken} is faster"
 
 
 def why(request: Request[Any]) -> str:
-    """Say that it is the equation, and why nothing faster serves the call."""
+    """Say that it is the equation, and why no faster backend computes the call."""
     kind = library(request.q)
     if kind != "torch":
-        return f"the equation; fast backends take torch tensors, and q is of {kind}"
-    return f"the equation; no fast backend serves {type(request.mechanism).__name__} here"
+        return f"the equation itself; fast backends take torch tensors, and q is a {kind} array"
+    name = type(request.mechanism).__name__
+    return f"the equation itself; no fast backend can compute {name} with these arguments"
 
 
 def refusal(request: Request[Any]) -> str | None:
-    """Return None: the equation serves every call."""
+    """Return None: the equation computes every call."""
     return None
 
 

@@ -34,7 +34,7 @@ from querykey.backends.pairs import (
 
 computes: type[Mechanism] = Softmax
 VECTOR = 16  # floats in the widest vector of a CPU
-beaten = "it serves, but {taken} is faster here; ask for it by name"
+beaten = "it could compute this, but {taken} is faster here; ask for it by name"
 
 
 def why(request: Request[Softmax]) -> str:

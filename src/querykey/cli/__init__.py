@@ -1,6 +1,6 @@
 """The command `qk`: one function per verb, each in a file of its name.
 
-Every error is one sentence on standard error. Exit codes: 0 well, 2 a bad call or a target that
+Every error is one sentence on standard error. Exit codes: 0 well, 2 a wrong call or a target that
 cannot be built, 128 and the number of the signal that ended a call; a verb with more of them says
 so in its help.
 """

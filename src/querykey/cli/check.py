@@ -30,11 +30,11 @@ def check(
     """Try the laws of attention models on each TARGET, and name the module that breaks one.
 
     A law is a rule that every attention model of its kind must obey: no token sees a later one,
-    padding changes nothing, the cache changes nothing. `qk laws` lists them. With --training, a
-    function that trains a few steps is watched in place of a TARGET.
+    padding changes nothing, the cache changes nothing. `qk laws` lists them. With --training, the
+    laws of training are tried on a function that trains a few steps, and no TARGET is named.
 
-    Exit code 0: no law is broken, or only laws that the baseline has as broken; 1: a law is broken;
-    2: a bad call, or nothing could be built; 3: some target failed to run.
+    Exit code 0: no law is broken, or only laws that were broken in the baseline; 1: a law is
+    broken; 2: a wrong call, or nothing could be built; 3: some target failed to run.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def check(
         Models by name: file.py:factory, hf:gpt2, a folder or a preset (`qk targets` lists the
         ways). `hf:*` means every Hugging Face architecture with a text head.
     law
-        Try only this law, or only the laws whose names begin so, as in `--law causality`. May be
-        repeated.
+        Try only this law, or only the laws whose names begin with this, as in `--law causality`.
+        May be repeated.
     kind
         What the models are meant to be: decoder, encoder, encoder-decoder or vision. By default
         this is found by trying.
@@ -69,15 +69,15 @@ def check(
     sarif
         Also write the breaches to this file as SARIF, which code hosts show beside the source.
     baseline
-        A file that an earlier `--json` printed: laws broken there do not count as broken now.
+        A file that an earlier `--json` printed. What was broken there does not count as broken.
     store
         Keep every finished report in this file, and skip finished targets next time.
     training
-        Watch this function, file.py:run, which trains a few steps (`qk laws training` lists the
-        laws).
+        Call this function, file.py:run, which trains a few steps, and try the laws of training on
+        what it does (`qk laws training` lists them).
     resume
-        A function, file.py:resume, that trains as the one of --training does, but stops on the way,
-        saves, loads and goes on.
+        A function, file.py:resume, that trains as many steps as the one of --training, but stops
+        halfway, saves, loads and continues. Both must give the same run.
     """
     if training is not None or resume is not None:
         return _check_training(

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from querykey.cli.check import check
 from querykey.cli.cost import cost
 from querykey.cli.demo import demo
+from querykey.cli.examples import examples_of
 from querykey.cli.generate import generate
 from querykey.cli.lab import lab
 from querykey.cli.laws import laws
@@ -25,15 +26,29 @@ from querykey.cli.targets import targets
 from querykey.cli.train import train
 from querykey.errors import QuerykeyError, visible
 
+
+def is_worth_showing(default: object) -> bool:
+    """Return whether the help shows a default: those that only say "not given" are left out."""
+    return default not in ("", (), None) and default is not False
+
+
 app = App(
     name="qk",
     help="An attention workbench: is a model right, what does it cost, and how is it trained?",
     version=lambda: f"querykey {version('querykey')}",
-    default_parameter=Parameter(negative=""),  # no --no-json beside --json
+    help_epilogue=(
+        "Begin with `qk demo`, which needs no model of yours. "
+        "`qk COMMAND --help` explains a command and ends with examples."
+    ),
+    group_parameters="Options",
+    default_parameter=Parameter(
+        negative="",  # no --no-json beside --json
+        show_default=lambda value: str(value) if is_worth_showing(value) else None,
+    ),
     suppress_keyboard_interrupt=False,  # `run` asks whose it is
 )
 for _verb in (targets, check, laws, cost, generate, train, lab, report, demo):
-    app.command(_verb)
+    app.command(_verb, help_epilogue=examples_of(_verb.__name__))
 
 
 def begin(words: Sequence[str]) -> int:
@@ -83,7 +98,7 @@ def _answer(words: Sequence[str]) -> int:
                 result_action="return_value",
             )
     except CycloptsError as error:
-        return refuse(f"{_sentence(str(error))} See `qk --help`.")
+        return refuse(_wrong_call(error))
     except QuerykeyError as error:
         return refuse(str(error))
     except OSError as error:
@@ -100,6 +115,15 @@ def _is_somewhere() -> bool:
         return bool(os.getcwd())
     except OSError:
         return False
+
+
+def _wrong_call(error: CycloptsError) -> str:
+    """Return what is wrong with a call of the command, and whose help explains the right one."""
+    verb = " ".join(["qk", *(error.command_chain or ())])
+    reason = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        reason = f"`{verb}` does not take {' '.join(error.unused_tokens or ())}"
+    return f"{_sentence(reason)} See `{verb} --help`."
 
 
 def _sentence(words: str) -> str:

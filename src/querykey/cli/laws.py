@@ -11,7 +11,7 @@ def laws(name: str = "", /) -> int:
     Parameters
     ----------
     name
-        Show this law in full, or all whose names begin so, as in `qk laws causality`.
+        Show this law in full, or every law whose name begins with this: `qk laws causality`.
     """
     with status("loading the laws"):
         from querykey.laws import LAWS, TRAINING_LAWS, described, terminal_table

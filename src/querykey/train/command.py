@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from querykey.laws import Report
@@ -63,11 +64,12 @@ def _source(config: str | None) -> Any:
 def listing() -> list[Any]:
     """Return tables of the recipes, and of the names that a config may have."""
     objectives = [(name, kind.says) for name, kind in OBJECTIVES.items()]
+    presets = fill(", ".join(PRESETS), 90)
     return [
         table(("recipe", "what it trains"), [(name, r.says) for name, r in RECIPES.items()]),
         table(("objective.name", "what is predicted"), objectives),
         table(("data.name", "what it is"), [(name, kind.says) for name, kind in DATA.items()]),
-        table(("model.name",), [(", ".join(PRESETS),), ("or any TARGET that `qk targets` lists",)]),
+        table(("model.name",), [(presets,), ("or any TARGET that `qk targets` lists",)]),
         table(("flag", "default", "meaning"), _flags()),
     ]
 

@@ -30,19 +30,21 @@ class ConfigError(QuerykeyError):
 class DataConfig:
     """Where samples come from, and how text becomes tokens."""
 
-    name: Annotated[str, "what is trained on"] = "stdlib"
-    path: Annotated[str, "a file or folder; empty: generated, or in QUERYKEY_DATA"] = ""
+    name: Annotated[str, "the data set, one of those above"] = "stdlib"
+    path: Annotated[str, "the file or folder to read; empty: generated, or below QUERYKEY_DATA"] = (
+        ""
+    )
     tokenizer: Annotated[Literal["bytes", "characters", "bpe"], "how text becomes tokens"] = "bytes"
-    vocabulary: Annotated[int, "entries of a BPE tokenizer"] = 1024
-    length: Annotated[int, "tokens of a sample, at most"] = 64
-    documents: Annotated[bool, "of a text: a token sees its own file alone"] = False
-    samples: Annotated[int, "samples of a generated task"] = 10000
-    queries: Annotated[int, "of recall: how many of the keys that were shown are asked"] = 1
-    classes: Annotated[int, "classes of vectors"] = 2
-    unlabelled: Annotated[bool, "of snippets: add those of other packages"] = False
-    shift: Annotated[int, "pixels by which training images move, at most"] = 0
-    source: Annotated[str, "of parallel text: the ending of the source's files"] = "de"
-    target: Annotated[str, "of parallel text: the ending of the target's files"] = "en"
+    vocabulary: Annotated[int, "entries of the bpe tokenizer"] = 1024
+    length: Annotated[int, "the most tokens of a sample"] = 64
+    documents: Annotated[bool, "text: a token sees only tokens of its own file"] = False
+    samples: Annotated[int, "number of samples of a generated task"] = 10000
+    queries: Annotated[int, "recall: how many of the keys that were shown are asked"] = 1
+    classes: Annotated[int, "vectors: number of classes"] = 2
+    unlabelled: Annotated[bool, "snippets: add those of other packages, without a label"] = False
+    shift: Annotated[int, "images: the most pixels by which a training image is moved"] = 0
+    source: Annotated[str, "parallel text: how files of the source language end"] = "de"
+    target: Annotated[str, "parallel text: how files of the target language end"] = "en"
 
     def __post_init__(self):
         check_fields(self)
@@ -56,15 +58,15 @@ class ModelConfig:
     """A model by name, and its sizes where the name leaves them open."""
 
     name: Annotated[str, "a preset, or any target such as hf:gpt2"] = "gpt"
-    layers: Annotated[int, "layers"] = 4
-    heads: Annotated[int, "heads of attention"] = 4
+    layers: Annotated[int, "number of layers"] = 4
+    heads: Annotated[int, "number of attention heads"] = 4
     width: Annotated[int, "features of a token"] = 128
-    dropout: Annotated[float, "share of features that are dropped"] = 0.0
+    dropout: Annotated[float, "share of features that dropout sets to 0"] = 0.0
     latent: Annotated[int, "features of an autoencoder's code"] = 20
-    patch: Annotated[int, "pixels of a patch's side, for images"] = 4
+    patch: Annotated[int, "images: the side of a patch, in pixels"] = 4
     weights: Annotated[
         Literal["paper", "inputs"],
-        "how a preset's are drawn: as papers do (0.02), or with variance 1 / inputs",
+        "initial weights of a preset, as in papers (0.02) or of variance 1 / inputs",
     ] = "paper"
 
     def __post_init__(self):
@@ -80,7 +82,7 @@ class ObjectiveConfig:
     """What the model is trained to do."""
 
     name: Annotated[str, "what is predicted"] = "causal"
-    share: Annotated[float, "share that is hidden; 0: 0.15, or 0.75 of patches"] = 0.0
+    share: Annotated[float, "share of the input that is hidden; 0: 0.15, or 0.75 of patches"] = 0.0
     noise: Annotated[float, "standard deviation of a denoising autoencoder's noise"] = 0.5
 
     def __post_init__(self):
@@ -97,10 +99,10 @@ class OptimizerConfig:
     rate: Annotated[float, "the learning rate"] = 1e-3
     schedule: Annotated[Literal["cosine", "constant", "linear"], "how the rate falls"] = "cosine"
     warmup: Annotated[int, "steps over which the rate rises from 0"] = 0
-    decay: Annotated[float, "weight decay, of matrices alone"] = 0.1
-    clip: Annotated[float, "the largest norm of a gradient; 0: any"] = 1.0
-    betas: Annotated[tuple[float, float], "of AdamW"] = (0.9, 0.99)
-    momentum: Annotated[float, "of SGD"] = 0.0
+    decay: Annotated[float, "weight decay, for matrices only"] = 0.1
+    clip: Annotated[float, "the largest norm of the gradient; 0: no clipping"] = 1.0
+    betas: Annotated[tuple[float, float], "AdamW: its two betas"] = (0.9, 0.99)
+    momentum: Annotated[float, "SGD: its momentum"] = 0.0
 
     def __post_init__(self):
         check_fields(self)
@@ -115,20 +117,20 @@ class OptimizerConfig:
 class LoopConfig:
     """How long, how much at once, and how often something is written."""
 
-    steps: Annotated[int, "steps of the optimizer"] = 2000
-    batch: Annotated[int, "samples of one step, over all ranks and pieces"] = 12
-    pieces: Annotated[int, "backward passes into which a rank cuts its share of a step"] = 1
+    steps: Annotated[int, "number of optimizer steps"] = 2000
+    batch: Annotated[int, "samples per step, over all ranks and pieces"] = 12
+    pieces: Annotated[int, "gradient accumulation: backward passes per step on each rank"] = 1
     precision: Annotated[
         Literal["float32", "bfloat16", "float64"],
-        "of the computation",
+        "precision of the computation",
     ] = "float32"
     compile: Annotated[bool, "run the model through torch.compile"] = False
-    seed: Annotated[int, "of weights, data and dropout"] = 0
+    seed: Annotated[int, "seed of weights, data and dropout"] = 0
     evaluate_every: Annotated[int, "steps between evaluations; 0: only at the end"] = 250
     save_every: Annotated[int, "steps between checkpoints; 0: only at the end"] = 500
-    keep: Annotated[int, "checkpoints that stay"] = 2
-    device: Annotated[str, "auto, cpu or cuda"] = "auto"
-    shard: Annotated[bool, "FSDP2 in place of DDP, on several ranks"] = False
+    keep: Annotated[int, "number of checkpoints to keep"] = 2
+    device: Annotated[str, "where to compute: auto, cpu or cuda"] = "auto"
+    shard: Annotated[bool, "on several ranks: FSDP2 instead of DDP"] = False
 
     def __post_init__(self):
         check_fields(self)
@@ -206,15 +208,21 @@ def flag_names() -> dict[str, tuple[str | None, str]]:
 
 
 def meanings() -> dict[tuple[str | None, str], str]:
-    """Return what each field means, by its section and name."""
+    """Return what each field means, with its choices, by its section and name."""
     hints = {None: typing.get_type_hints(TrainConfig, include_extras=True)}
     hints |= {s: typing.get_type_hints(_section_type(s), include_extras=True) for s in SECTIONS}
     return {
-        (section, name): hint.__metadata__[0]
+        (section, name): hint.__metadata__[0] + _choices(hint.__origin__)
         for section, kinds in hints.items()
         for name, hint in kinds.items()
         if typing.get_origin(hint) is Annotated
     }
+
+
+def _choices(kind: Any) -> str:
+    """Return the values that a field may have, where they can be listed."""
+    listed = typing.get_origin(kind) is Literal
+    return f": {', '.join(typing.get_args(kind))}" if listed else ""
 
 
 def _section_type(section: str) -> type:

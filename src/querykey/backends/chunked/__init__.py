@@ -14,13 +14,13 @@ from querykey.backends.chunked import linear
 from querykey.backends.operators import only_backward
 
 computes: type[Mechanism] = Kernel
-beaten = "it serves, but {taken} is faster here; ask for it by name"
+beaten = "it could compute this, but {taken} is faster here; ask for it by name"
 LONG = 256  # new tokens from which chunks are quicker than the equation
 
 
 def why(request: Request[Kernel]) -> str:
     """Say why auto takes chunks: what they save in time and memory."""
-    return "kernel attention in chunks: time and memory linear in the tokens"
+    return "kernel attention in chunks, in time and memory linear in the tokens"
 
 
 def refusal(request: Request[Kernel]) -> str | None:
@@ -50,7 +50,7 @@ def notes(request: Request[Kernel]) -> tuple[str, ...]:
     if not request.mechanism.features.positive:
         notes.append("similarities can be negative, and sums near 0 lose digits")
     elif request.mechanism.features.closed_form:
-        notes.append("a query that sees nothing but similarities near 0 loses digits")
+        notes.append("a query whose visible similarities are all near 0 loses digits")
     return tuple(notes)
 
 

@@ -33,7 +33,7 @@ DECODED = (torch.bfloat16, torch.float16, torch.float32)  # dtypes of single tok
 PACKED = 64  # entries of keys and values among documents: larger heads were not run on a GPU yet
 LONG = 256  # new tokens from which the kernels are quicker than the equation, if not one alone
 computes: type[Mechanism] = Kernel
-beaten = "it serves, but {taken} is faster here; ask for it by name"
+beaten = "it could compute this, but {taken} is faster here; ask for it by name"
 
 
 def why(request: Request[Kernel]) -> str:

@@ -47,8 +47,9 @@ class Speaker:
         if not file.is_file():
             if vocabulary < BYTES:
                 raise FolderError(
-                    f"{folder}: there is no tokenizer.json, and a vocabulary of {vocabulary} is "
-                    f"too small for the {BYTES} bytes"
+                    f"{folder}: there is no tokenizer.json to read a prompt with, and a vocabulary "
+                    f"of {vocabulary} is too small for the {BYTES} bytes; such a model takes ids, "
+                    "with `querykey.generate`"
                 )
             return cls(model, ByteTokenizer())
         codec = read_codec(file)
