@@ -24,7 +24,7 @@ AROUND = {
     "benchmarks/": "Timings against peers, answers compared first; the last line is JSON.",
     "docs/": "Pages for users; their code is run by the tests. dev/: what was measured, and how.",
     "examples/": "One idea per file, each run by the tests.",
-    "tools/": "For work on the project: this tree, and the files that a call walks through.",
+    "tools/": "For work on the project: this tree, the reference page, the files of a call.",
 }
 
 

@@ -19,7 +19,7 @@ Arrays = Mapping[str, "tuple[Any, Pattern]"]
 
 
 class ShapeError(QuerykeyError):
-    """What does not fit, then every array with the shape it should have and the one it has."""
+    """The error of arrays that do not fit: it shows the shape that each should have, and has."""
 
     def __init__(self, problem: str, arrays: Arrays, here: str | None = None, hint: str = ""):
         self.problem, self.arrays, self.here, self.hint = problem, dict(arrays), here, hint

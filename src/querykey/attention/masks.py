@@ -261,7 +261,7 @@ class Documents(ArrayMask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(ArrayMask):
-    """As the array says: (T, S), or of the rank of q, (*batch, heads, T, S).
+    """A query sees a key where the array says so: (T, S), or (*batch, heads, T, S) as q has it.
 
     Sizes of 1 before the last two axes are repeated. Row i is the i-th query of the call, wherever
     it stands: `start` changes nothing.

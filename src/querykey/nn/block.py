@@ -25,7 +25,7 @@ class SourceMemory(NamedTuple):
 
 
 class Block(nn.Module):
-    """Norm before: x + part(norm(x)). Norm after: norm(x + part(x)). Parts: attention, MLP."""
+    """Attention, then an MLP: each is x + part(norm(x)), or norm(x + part(x)) with norms after."""
 
     @checked
     def __init__(
