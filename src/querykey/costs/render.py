@@ -277,7 +277,8 @@ def _about_shares(report: CostValues) -> str:
     whole = report.modules[""].flops
     of = "FLOPs" if whole.forward != 0 or whole.backward != 0 else "parameters"
     at = ", ".join(f"{name}={size}" for name, size in shares_at(report).items())
-    return f"Shares of all {of}{f' at {at}' if at else ''}; costs of one of equal modules."
+    where = f" at {at}" if at else ""
+    return f"Shares are of all {of}{where}; a row of equal modules has the cost of one of them."
 
 
 def _formula(value: Any) -> Any:

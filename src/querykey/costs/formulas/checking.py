@@ -36,8 +36,9 @@ def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
         if wrong:
             raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if measured.names:
+        several = "" if len(points) == 1 else "s"
         formulas.notes.append(
-            f"checked by counting operations at {len(points)} choice(s) of concrete sizes"
+            f"checked by counting operations at {len(points)} concrete choice{several} of sizes"
         )
         if deep:
             formulas.notes.append("counted forward in every layer, backward in two equal layers")

@@ -57,7 +57,8 @@ def in_fields(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
     valid = valid.also(Validity.most(bounds[MOST])).also(Validity.least(bounds[LEAST]))
     valid = _widened(measured, options, valid)
     ranges = ", ".join(f"{n} {min(measured.values[n])} to {max(measured.values[n])}" for n in names)
-    notes = [f"fitted to {fit.evaluated} symbolic passes at {ranges}, {fit.held_out} held out"]
+    passes = f"{fit.evaluated} symbolic passes at {ranges}"
+    notes = [f"fitted to {passes}, {fit.held_out} of which only check the fit"]
     return FormulaSet(own, params, counter.unknown, Derivation("both"), valid, notes)
 
 

@@ -36,7 +36,8 @@ def interpolated(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
     notes = []
     if measured.names:
         ranges = ", ".join(f"{n} {min(v)} to {max(v)}" for n, v in measured.values.items())
-        notes.append(f"fitted to {fit.evaluated} counts at sizes {ranges}, {fit.held_out} held out")
+        counts = f"{fit.evaluated} counts at sizes {ranges}"
+        notes.append(f"fitted to {counts}, {fit.held_out} of which only check the fit")
     if counter.ran:
         notes.append("counted by running it: what it does depends on values")
     derivation = Derivation("interpolation", ran=counter.ran, loops=len(counter.operations) > 1)
