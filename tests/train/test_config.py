@@ -62,6 +62,13 @@ def test_every_field_is_a_flag():
     [
         ("steps = 3", "`config.toml` has no field `steps`; it belongs to [loop]"),
         ("[model]\nname = 'gpt'\nlength = 3", "has no field `length`; it belongs to [data]"),
+        (
+            "learning_rate = 3",
+            "no field `learning_rate` (there is folder, [data], [model], [objective], [optimizer], "
+            "[loop])",
+        ),
+        ("[objective]\nweights = 3", "it belongs to [model]"),
+        ("[objective]\nmargin = 3", "no field `margin` (there is name, share, noise)"),
         ("name = 'gpt'", "it belongs to [data] or [model] or [objective] or [optimizer]"),
         (
             "[loop]\nstesp = 3",
@@ -207,6 +214,29 @@ def test_the_command_trains_and_goes_on(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("runs/run: step 4, done; validation loss ")
     lines = (tmp_path / "runs/run/log.jsonl").read_text().splitlines()
     assert len(lines) == 6  # four steps, two evaluations
+
+
+def test_the_config_in_the_folder_of_a_run_is_for_that_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--length", "9", "--samples", "40"]
+    assert qk(["train", "--data-name", "copy", *sizes, "--steps", "2", "--folder", "old"]) == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    for folder, config in (("new", "new/config.toml"), ("new", str(tmp_path / "new/config.toml"))):
+        capsys.readouterr()
+        assert qk(["train", config, "--steps", "4"]) == 0
+        assert f"{folder}: step 4, done" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "new")
+    assert qk(["train", "config.toml", "--steps", "6"]) == 0
+    assert not (tmp_path / "old").exists()
+    steps = [json.loads(line)["step"] for line in Path("log.jsonl").read_text().splitlines()]
+    assert sorted(set(steps)) == [1, 2, 3, 4, 5, 6]
+    assert qk(["train", "config.toml", "--folder", "another", "--steps", "2"]) == 0
+    assert Path("another/log.jsonl").exists()  # a folder that is named is taken
+    (tmp_path / "plain.toml").write_text(
+        'folder = "plain"\n[loop]\nsteps = 1\n[data]\nname = "copy"'
+    )
+    assert qk(["train", str(tmp_path / "plain.toml"), *sizes]) == 0
+    assert Path("plain/log.jsonl").exists()
 
 
 def test_the_list_names_recipes_objectives_and_data(capsys):

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import re
 import struct
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -14,9 +15,9 @@ import torch
 from querykey.train import ConfigError, read_config
 from querykey.train.data.images import Images, moved, read_idx
 from querykey.train.data.parallel import read_lines
-from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair
+from querykey.train.data.sentences import Snippets, entailed_pair, inverted_pair, paired
 from querykey.train.data.source import DataError
-from querykey.train.data.text import Windows, pieces
+from querykey.train.data.text import Windows, pieces, text_files
 from querykey.train.data.tokenizers import TokenizerError, load_tokenizer, make_tokenizer
 from querykey.train.objectives.objective import IGNORED
 from querykey.train.order import SampleOrder, sample_generator
@@ -224,6 +225,46 @@ def test_the_folder_of_a_run_is_no_part_of_its_text(tmp_path):
     assert sizes == [26 * 40] * 2
 
 
+def test_hidden_files_of_a_folder_are_no_part_of_its_text(tmp_path):
+    folder = tmp_path / ".library"  # that a folder is hidden itself does not matter
+    for name in ("a.txt", "sub/b.txt", ".git/objects/x", ".DS_Store", "sub/.cache/y"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    config = read_config({"data": {"name": "text", "path": str(folder)}}).data
+    assert text_files(config, tmp_path / "run") == [folder / "a.txt", folder / "sub" / "b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        ({"a.txt": "plain", "b.png": b"\x89PNG"}, "`{}/b.png` holds bytes that no UTF-8 text has;"),
+        ({"a.txt": "é".encode("latin-1")}, "`{}/a.txt` holds bytes that no UTF-8 text has;"),
+        ({"a.txt": "wide".encode("utf-16"), "b": "bell\a"}, "`{}/a.txt` holds bytes that"),
+        ({"a": b"\0", "b": b"\xff", "c": "ü"}, "`{}/a` and 1 other file hold bytes that"),
+        ({"a": b"\0", "b": b"\xff", "c": "\0"}, "`{}/a` and 2 other files hold bytes that"),
+        ({"a": "\ufeffmark", "b": "ü\r\n\t\f", "c": ""}, None),
+    ],
+)
+def test_files_that_are_no_text_are_named_and_read_as_they_are(tmp_path, contents, sentence):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    filler = b"words " * 100
+    whole = b""
+    for name, content in contents.items():
+        content = content if isinstance(content, bytes) else content.encode()
+        whole += content + filler
+        (folder / name).write_bytes(content + filler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = tmp_path / "run" / "data"
+        loaded = [data(run, "text", path=str(folder), length=9) for _ in range(2)]
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == (sentence is not None)  # once: the second time the tokens are there
+    assert all(words.startswith(sentence.format(folder)) for words in said)
+    for split in loaded:
+        assert bytes([*split.train.tokens, *split.valid.tokens]) == whole
+
+
 def test_a_text_of_one_line_is_read_in_parts(tmp_path):
     (tmp_path / "t.txt").write_text("x" * 1000)
     assert [len(part) for part in pieces([tmp_path / "t.txt"], letters=100)] == [200] * 5
@@ -237,7 +278,8 @@ def test_bpe_takes_bytes_that_are_no_text_and_no_vocabulary_below_its_bytes(tmp_
     pytest.importorskip("tokenizers", reason="BPE is trained by the package tokenizers")
     (tmp_path / "t.bin").write_bytes(bytes(range(256)) * 9)
     path = str(tmp_path / "t.bin")
-    loaded = data(tmp_path, "text", path=path, tokenizer="bpe", vocabulary=300, length=9)
+    with pytest.warns(UserWarning, match="holds bytes that no UTF-8 text has"):
+        loaded = data(tmp_path, "text", path=path, tokenizer="bpe", vocabulary=300, length=9)
     assert "abcd" in loaded.facts.tokenizer.decode(loaded.train.tokens)
     with pytest.raises(TokenizerError, match=r"data.vocabulary is at least 256 .* got 255"):
         make_tokenizer("bpe", ["abc"], 255)
@@ -429,6 +471,51 @@ def test_parallel_lines_are_paired(tmp_path):
     (tmp_path / "val.de").write_text("ein Hund\n")
     with pytest.raises(DataError, match="1 lines of de cannot be paired with 2 of en"):
         data(tmp_path, "parallel", "translation", path=str(tmp_path))
+
+
+def test_parallel_lines_are_cut_to_the_length_and_empty_ones_left_out(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.de").write_text("abcdefgh\n \nijk\nlmn\nopqr\n")
+        (tmp_path / f"{split}.en").write_text("ABCDEFGH\nX\n\t\nLMN\nOPQR\n")
+    loaded = data(tmp_path, "parallel", "translation", path=str(tmp_path), length=4)
+    decode, split = loaded.facts.tokenizer.decode, loaded.train
+    pairs = [split.sample(i) for i in range(len(split))]
+    assert [(decode(p["source"]), decode(p["target"])) for p in pairs] == [
+        ("abcd", "ABC"),  # with its end a target has four tokens, too
+        ("lmn", "LMN"),
+        ("opqr", "OPQ"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left"),
+    [((4, 4), (4, 4)), ((9, 2), (6, 2)), ((2, 9), (2, 6)), ((9, 7), (4, 4)), ((6, 5), (4, 4))],
+)
+def test_of_a_pair_that_is_too_long_the_longer_text_is_cut(sizes, left):
+    first, second = np.arange(sizes[0]), 50 + np.arange(sizes[1])
+    sample = paired({"begin": 97, "separate": 98}, first, second, length=11)
+    a, b = list(range(left[0])), list(range(50, 50 + left[1]))
+    assert sample["tokens"].tolist() == [97, *a, 98, *b, 98]
+    assert sample["types"].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(2, [1]), (4, [3]), (5, [4]), (8, [4]), (10, [4, 9])])
+def test_every_fifth_file_of_a_package_is_kept_or_the_last_of_fewer(
+    tmp_path, monkeypatch, count, kept
+):
+    files = [tmp_path / "xml" / f"{number}.py" for number in range(count)]
+    (tmp_path / "xml").mkdir()
+    for number, file in enumerate(files):
+        file.write_text(f"<{number}>" * 4)
+    monkeypatch.setattr("querykey.train.data.sentences.stdlib_files", lambda: files)
+    loaded = data(tmp_path, "snippets", "classes", length=13)
+    decode = loaded.facts.tokenizer.decode
+    for split, numbers in (
+        (loaded.valid, kept),
+        (loaded.train, [n for n in range(count) if n not in kept]),
+    ):
+        texts = [decode(split.sample(i)["tokens"]) for i in range(len(split))]
+        assert texts == [f"<{number}>" * 4 for number in numbers]
 
 
 @pytest.mark.slow

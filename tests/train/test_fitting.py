@@ -1,5 +1,7 @@
 """What does not fit each other is one sentence before the first step; what fits is trained."""
 
+import re
+
 import pytest
 import torch
 
@@ -54,6 +56,43 @@ class Frozen(nn.Module):
     def forward(self, x):
         return torch.zeros(*x.shape, 256)
 
+class Detached(Own):
+    def forward(self, x):
+        return super().forward(x).detach()
+class WithoutGradientsInEvaluation(Own):
+    def forward(self, x):
+        with torch.set_grad_enabled(self.training):
+            return super().forward(x)
+class Sparse(Own):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(256, 8, sparse=True)
+class TwiceInPlace(Own):
+    def forward(self, x):
+        y = self.out(self.hidden(x)).exp()
+        y += y.square().detach()
+        return y
+class Extra(Own):
+    def get_extra_state(self):
+        return {"calls": 3}
+    def set_extra_state(self, state):
+        pass
+class Late(Own):
+    calls = 0
+    def forward(self, x):
+        Late.calls += self.training
+        if Late.calls == 2:
+            raise SystemExit(3) if self.leaves else KeyError("late")
+        return super().forward(x)
+    leaves = False
+
+def leaving():
+    Late.leaves = True
+    return Late()
+def nowhere():
+    with torch.device("meta"):
+        return Own()
+
 few_ids = lambda: Own(ids=200)
 few_scores = lambda: Own(scores=200)
 short = lambda: Own(positions=8)
@@ -66,6 +105,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("to be, or not to be, that is the question. " * 60)
     (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "folder").mkdir()
     return tmp_path
 
 
@@ -106,7 +146,31 @@ def words(objective: str, data: str, model: str) -> list[str]:
         ("causal", "text", "own.py:LastOnly", "(2, 1, 256), where scores are (2, 40, any number)"),
         ("causal", "text", "own.py:TokensFirst", "(40, 2, 256), where scores are (2, 40, any"),
         ("causal", "text", "own.py:Peeking", "so it sees the tokens that it is to predict"),
-        ("causal", "text", "own.py:Odd", "the model returned a dict without scores"),
+        ("causal", "text", "own.py:Odd", "a dict of `answers` without scores; a model"),
+        (
+            "causal",
+            "text",
+            "own.py:Detached",
+            "step 1 failed: the model's loss cannot be differentiated: Ru",
+        ),
+        (
+            "causal",
+            "text",
+            "own.py:Sparse",
+            "the gradient of `table` is sparse, and the optimizers",
+        ),
+        (
+            "causal",
+            "text",
+            "own.py:TwiceInPlace",
+            "cannot be differentiated: RuntimeError: one of the",
+        ),
+        ("causal", "text", "own.py:Extra", "its state dict holds a dict as `_extra_state`, and"),
+        ("causal", "text", "own.py:nowhere", "`table.weight` is on the device `meta`, where it"),
+        ("causal", "text", "own.py:Late", "step 2 failed: the model raised KeyError: 'late' (own"),
+        ("causal", "text", "own.py:leaving", "step 2 failed: the model raised SystemExit: 3 (own"),
+        ("causal", "text", "own.py", "`own.py` names a file but no factory; write `own.py:FACTO"),
+        ("causal", "text", "folder", "folder `folder` has no config.json"),
         ("causal", "text", "own.py:Frozen", "a Frozen, has no parameters to train"),
         ("causal", "text", "own.py:Complex", "its parameter `turn` is complex, and training is of"),
         ("images", "digits", "hf:vit", "on the data `digits` (64 features, 10 classes): "),
@@ -134,6 +198,18 @@ def test_sizes_that_do_not_fit_are_one_sentence(place, model, sizes, sentence):
     with pytest.raises(ConfigError) as error:
         run(read_config(sections | {"model": {"name": model, "width": 16, **sizes}}))
     assert sentence in str(error.value)
+
+
+def test_gradients_are_asked_in_training_mode_alone(place):
+    assert qk(words("causal", "text", "own.py:WithoutGradientsInEvaluation")) == 0
+
+
+def test_a_batch_beyond_memory_is_one_sentence(place, capsys):
+    given = [*words("causal", "text", "gpt"), "--batch"]
+    assert qk([*given, str(10**14)]) == 2
+    sentence = r"qk: loop.batch counts samples, and the 10{14} of a step take 64 PB before any"
+    assert re.match(sentence, capsys.readouterr().err)
+    assert qk([*given, "200"]) == 0  # more than there are
 
 
 def test_objectives_of_tokens_take_pairs_and_snippets_too(place):

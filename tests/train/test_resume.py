@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.train.small import interrupt_at, small_config, weights
 
-from querykey.train import TrainError, run
+from querykey.train import ConfigError, TrainError, run
 from querykey.train import checkpoints as store
 from querykey.train.ranks import Ranks
 from querykey.train.run import make_trainer
@@ -66,6 +67,26 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path):
     assert store.latest(Path(parts.folder, "checkpoints")).step == 3
     assert run(parts).finished
     assert equal(weights(whole), weights(parts))
+
+
+def test_a_folder_takes_one_run_at_a_time(tmp_path):
+    whole, config = small_config(tmp_path / "whole"), small_config(tmp_path / "parts")
+    run(whole)
+    refusals = []
+
+    def begin_another(progress):
+        if progress.step == 7:
+            with pytest.raises(ConfigError) as refusal:
+                run(config)
+            refusals.append(str(refusal.value))
+
+    run(config, begin_another)
+    assert refusals == [
+        f"another process is training in `{config.folder}`; wait until it has ended, or give this "
+        f"run another folder"
+    ]
+    assert equal(weights(whole), weights(config))
+    assert run(config).finished  # nobody holds the folder any more
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
@@ -147,6 +168,36 @@ def test_a_running_mean_that_is_not_in_the_state_dict_is_kept_too(tmp_path):
     assert "buffer.ones" not in found
 
 
+TURNED = """
+import torch
+from torch import nn
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(256, 8)
+        self.columns = nn.Parameter(torch.randn(256, 8).t())
+        self.rows = nn.Parameter(torch.randn(2, 256))
+        self.first_row = nn.Parameter(self.rows.data[0])
+    def forward(self, ids):
+        return self.table(ids) @ self.columns + self.rows[1] + self.first_row
+"""
+
+
+def test_parameters_in_any_layout_are_kept_and_written(tmp_path):
+    (tmp_path / "own.py").write_text(TURNED)
+    name = {"model-name": f"{tmp_path / 'own.py'}:Turned", "tokenizer": "bytes"}
+    whole, parts = (small_config(tmp_path / n, **name) for n in ("whole", "parts"))
+    run(whole)
+    run(parts, interrupt_at(7))
+    run(parts)
+    assert equal(weights(whole), weights(parts))
+    written = load_file(Path(whole.folder, "model.safetensors"))
+    kept = weights(whole)
+    assert all(torch.equal(tensor, kept[f"model.{name}"]) for name, tensor in written.items())
+    assert set(written) == {"table.weight", "columns", "rows", "first_row"}
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_complex_buffers_stay_complex_in_every_precision(tmp_path, precision):
     (tmp_path / "own.py").write_text(RUNNING)
@@ -158,7 +209,7 @@ def test_complex_buffers_stay_complex_in_every_precision(tmp_path, precision):
     assert [n for n in model.state_dict() if n in ("mean", "ones", "turns")] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_let_a_run_save_and_stop(tmp_path, number):
     def tell(progress):
         if progress.step == 3:
@@ -168,6 +219,26 @@ def test_signals_let_a_run_save_and_stop(tmp_path, number):
     assert not run(small_config(tmp_path), tell).finished
     assert store.latest(Path(tmp_path, "run", "checkpoints")).step == 3
     assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_is_ignored_where_the_caller_ignores_it(tmp_path):
+    def tell(progress):
+        signal.raise_signal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(small_config(tmp_path, steps=2), tell).finished
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_same_text_at_another_place_is_gone_on_with(tmp_path):
+    whole, parts = small_config(tmp_path / "whole"), small_config(tmp_path / "parts")
+    run(whole)
+    run(parts, interrupt_at(3))
+    moved = (tmp_path / "parts" / "text.txt").rename(tmp_path / "moved.txt")
+    assert run(small_config(tmp_path / "parts", path=moved)).finished
+    assert equal(weights(whole), weights(parts))
 
 
 def test_a_text_that_has_changed_is_not_gone_on_with(tmp_path):

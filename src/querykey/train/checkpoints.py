@@ -67,7 +67,8 @@ def save(folder: Path, step: int, tensors: Tensors, record: dict[str, Any], keep
     try:
         with _quiet():
             writer = HuggingFaceStorageWriter(str(partial), save_distributed=True)
-            save_tensors(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+            plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_tensors(plain, storage_writer=writer, no_dist=not dist.is_initialized())
         _wait()
         if _is_first():
             _finish(partial, final, step, record)

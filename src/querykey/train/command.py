@@ -13,6 +13,7 @@ from querykey.laws import Report
 from querykey.models import PRESETS
 from querykey.show import table
 from querykey.train.config import ConfigError, TrainConfig, flag_names, meanings, read_config
+from querykey.train.folder import RunFolder
 from querykey.train.loop import Result
 from querykey.train.parts import DATA, OBJECTIVES
 from querykey.train.progress import ProgressLine
@@ -28,7 +29,7 @@ def train_command(config: str | None, flags: Mapping[str, str]) -> Result | None
 
     Of several ranks the first one alone returns how the run ended.
     """
-    with prepared(read_config(_source(config), flags)) as trainer, ProgressLine(trainer) as line:
+    with prepared(_settings(config, flags)) as trainer, ProgressLine(trainer) as line:
         result = carry_out(trainer, line.show)
         return result if trainer.ranks.first else None
 
@@ -39,6 +40,18 @@ def check_command(config: str | None, flags: Mapping[str, str]) -> Report:
     settings = read_config(_source(config), flags)
     name = config or settings.folder
     return replace(check_run(settings), target=name)
+
+
+def _settings(config: str | None, flags: Mapping[str, str]) -> TrainConfig:
+    """Return the config of a run; one in the folder of a run is for that folder, where it now is.
+
+    The folder that it names may be relative to another place, or on another machine.
+    """
+    settings = read_config(_source(config), flags)
+    if config is None or config in RECIPES or "folder" in flags:
+        return settings
+    home = RunFolder(Path(config).parent)
+    return replace(settings, folder=str(home.path)) if home.is_begun(config) else settings
 
 
 def _source(config: str | None) -> Any:

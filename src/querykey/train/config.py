@@ -264,7 +264,10 @@ def _nearest(name: str, hints: Mapping[str, Any]) -> str:
     """Say which sections have a field of this very name; else which field here has the nearest."""
     owners = [s for s in SECTIONS if name in typing.get_type_hints(_section_type(s))]
     places = " or ".join(f"[{section}]" for section in owners)
-    return f"; it belongs to {places}" if owners else suggest(name, hints)
+    if owners:
+        return f"; it belongs to {places}"
+    names = (f"[{n}]" if is_dataclass(kind) else n for n, kind in hints.items())
+    return suggest(name, hints) or f" (there is {', '.join(names)})"
 
 
 def _converted(name: str, value: Any, hint: Any, where: str) -> Any:

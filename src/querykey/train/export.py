@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -63,6 +64,6 @@ def _write(model: Any, tensors: dict[str, Tensor], folder: Path) -> None:
     elif is_hugging_face(model):
         save_pretrained(model, folder)
     else:
-        save_file(
-            {name: t.contiguous() for name, t in tensors.items()}, folder / "model.safetensors"
-        )
+        # Parts of one tensor may be parameters, and safetensors takes no memory twice.
+        apart = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
+        save_file(apart, folder / "model.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,26 @@ from torch import nn
 
 from querykey.targets import floating
 from querykey.train.ranks import whole
+from querykey.words import NO_ROOM, is_own, raised
+
+
+def cause_outside(error: BaseException) -> str:
+    """Say what went wrong in a step if it lies in the model's code or in the machine, not in ours.
+
+    The model's code is what a module of torch has called, and what torch differentiates; a caller's
+    own `tell` is neither.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in str(error) for words in NO_ROOM
+    ):
+        return "it takes more memory than there is; give a smaller loop.batch or more loop.pieces"
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if torch.autograd.graph.__file__ in files:
+        return f"the model's loss cannot be differentiated: {raised(error, 300)}"
+    if nn.modules.module.__file__ not in files:
+        return ""
+    below = files[files.index(nn.modules.module.__file__) :]
+    return f"the model raised {raised(error, 300)}" if any(map(is_own, below)) else ""
 
 
 def first_bad_module(model: nn.Module, passes: Sequence[Callable[[], Any]]) -> str:

@@ -5,17 +5,19 @@ What does not fit is said in one sentence here, and not by an exception out of t
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from querykey.show import number
 from querykey.train.config import ConfigError, TrainConfig
 from querykey.train.data.source import Data, Facts
 from querykey.train.objectives.objective import IGNORED, Batch, Objective, scores_of
 from querykey.train.objectives.text import NextToken
 from querykey.train.order import sample_generator
-from querykey.words import raised
+from querykey.words import a_type, raised
 
 ID_TENSORS = ("ids", "source", "target")  # the tensors of a batch that hold token ids
 
@@ -34,16 +36,12 @@ def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainCo
     ]
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     batch = objective.batch(examples).to(weight.device, weight.dtype)
+    _refuse_beyond_memory(batch, count, config.loop.batch)
     trio = (
         f"the model `{config.model.name}` cannot be trained with the objective "
         f"`{config.objective.name}` on the data `{config.data.name}` ({described(data.facts)})"
     )
-    for name, parameter in model.named_parameters():
-        if parameter.is_complex():
-            raise ConfigError(
-                f"{trio}: its parameter `{name}` is complex, and training is of real ones; "
-                f"keep the real and the imaginary part as two parameters"
-            )
+    _refuse_odd_tensors(model, trio)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -63,6 +61,44 @@ def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainCo
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def _refuse_beyond_memory(some: Batch, count: int, samples: int) -> None:
+    """Raise a ConfigError where the samples of a step alone take more memory than there is."""
+    step = samples * sum(tensor.nbytes for tensor in some.tensors.values()) // count
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if step > memory:
+        raise ConfigError(
+            f"loop.batch counts samples, and the {samples} of a step take {number(step)}B before "
+            f"any computation, and this machine has {number(memory)}B of memory; give a smaller one"
+        )
+
+
+def _refuse_odd_tensors(model: nn.Module, beginning: str) -> None:
+    """Raise a ConfigError where a model has what cannot be trained, or not be kept."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise ConfigError(
+                f"{beginning}: its parameter `{name}` is complex, and training is of real ones; "
+                f"keep the real and the imaginary part as two parameters"
+            )
+        if parameter.is_meta:
+            raise ConfigError(
+                f"{beginning}: its parameter `{name}` is on the device `meta`, where it has no "
+                f"values; build the model on a device that has some"
+            )
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise ConfigError(
+                f"{beginning}: the gradient of `{name}` is sparse, and the optimizers here take "
+                f"dense ones; build it with sparse=False"
+            )
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"{beginning}: its state dict holds {a_type(value)} as `{name}`, and checkpoints "
+                f"hold tensors alone; keep it in a buffer"
+            )
 
 
 def _attempt(model: nn.Module, objective: Objective, batch: Batch, beginning: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from querykey.train.config import ConfigError, TrainConfig, read_config
 from querykey.train.data.tokenizers import Tokenizer, load_tokenizer
 from querykey.words import last_line
 
-# What may differ between the start of a run and its continuation.
+# What may differ between the start of a run and its continuation. Data that lie elsewhere are
+# compared with those of the checkpoint.
 FREE = {
-    "folder", "loop.steps", "loop.evaluate_every", "loop.save_every", "loop.keep", "loop.device",
-    "loop.pieces", "loop.shard", "loop.compile",
+    "folder", "data.path", "loop.steps", "loop.evaluate_every", "loop.save_every", "loop.keep",
+    "loop.device", "loop.pieces", "loop.shard", "loop.compile",
 }  # fmt: skip
 
 
@@ -46,6 +50,33 @@ class RunFolder:
     def tokenizer(self) -> Path:
         """The tokenizer of the run, in the format of Hugging Face."""
         return self.path / "tokenizer.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in this folder until the block ends.
+
+        The lock ends with the process, however that ends. Some file systems have no locks.
+        """
+        make_folder(self.path)
+        try:
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise WriteError(f"`{self.path}` cannot be read: {error.strerror}") from error
+        try:
+            with suppress(OSError):
+                if _is_locked(handle):
+                    raise ConfigError(
+                        f"another process is training in `{self.path}`; wait until it has ended, "
+                        f"or give this run another folder"
+                    )
+            yield
+        finally:
+            os.close(handle)
+
+    def is_begun(self, config: str | Path) -> bool:
+        """Whether a run has begun here, and a file is its config."""
+        own, surroundings = self.path / "config.toml", self.path / "environment.json"
+        return Path(config) == own and surroundings.exists() and self.checkpoints.is_dir()
 
     def refuse_another_run(self, config: TrainConfig) -> None:
         """Raise a ConfigError where the folder holds steps of a run with another config."""
@@ -106,6 +137,15 @@ class RunFolder:
                 stream.write(json.dumps(_finite(entry), allow_nan=False) + "\n")
         except OSError as error:
             raise WriteError(f"`{self.log}` cannot be written: {error.strerror}") from error
+
+
+def _is_locked(handle: int) -> bool:
+    """Lock an open folder, or return True where another process has done so."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _replace(path: Path, text: str) -> None:

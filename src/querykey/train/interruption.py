@@ -1,4 +1,4 @@
-"""How a run is stopped from outside: by Ctrl-C, or by a signal that asks it to end."""
+"""How a run is stopped from outside: by Ctrl-C, a closed terminal, or a request to end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 @contextmanager
 def interruption() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into an event, so that the step ends and is saved.
+    """Turn Ctrl-C, SIGTERM and SIGHUP into an event, so that the step ends and is saved.
 
-    A second Ctrl-C raises. SIGTERM is what torchrun sends after a Ctrl-C, and what clusters send.
+    A second Ctrl-C raises. SIGTERM is what torchrun sends after a Ctrl-C, and what clusters send;
+    SIGHUP comes when a terminal closes, unless the caller ignores it, as nohup does.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -26,7 +27,9 @@ def interruption() -> Iterator[threading.Event]:
             (first if callable(first) else signal.default_int_handler)(number, frame)
         event.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {int(number): signal.signal(number, stop) for number in numbers}
     try:
         yield event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +38,18 @@ def make_model(config: TrainConfig, facts: Facts) -> nn.Module:
     Its weights follow from the seed of the run.
     """
     seed_generators(config.loop.seed, "weights")
-    if ":" in config.model.name or "/" in config.model.name:
+    if _names_target(config.model.name):
         if config.model.weights != "paper":
             raise ConfigError(f"model.weights is for presets; `{config.model.name}` draws its own")
         return _target(config.model.name, facts, config.loop.seed)
     return _preset(config, facts)
+
+
+def _names_target(name: str) -> bool:
+    """Whether a name is that of a target, and no preset's: has a mark of one, or is a folder."""
+    if name in PRESETS:
+        return False
+    return ":" in name or "/" in name or name.endswith(".py") or os.path.isdir(name)
 
 
 def in_precision(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:

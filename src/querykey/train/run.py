@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -14,9 +15,10 @@ from querykey.train.config import TrainConfig
 from querykey.train.data.source import Data, DataError, fingerprint
 from querykey.train.data.tokenizers import Tokenizer
 from querykey.train.export import export
+from querykey.train.failures import cause_outside
 from querykey.train.fitting import rehearse
 from querykey.train.folder import RunFolder
-from querykey.train.loop import Progress, Result, Trainer
+from querykey.train.loop import Progress, Result, Trainer, TrainError
 from querykey.train.model import make_model
 from querykey.train.order import generators_restored
 from querykey.train.parts import load_data, objective_kind
@@ -37,7 +39,16 @@ def run(config: TrainConfig, tell: Callable[[Progress], None] = lambda progress:
 
 def carry_out(trainer: Trainer, tell: Callable[[Progress], None]) -> Result:
     """Train, and leave the model in the folder of the run, as `querykey.models.load` reads it."""
-    result = trainer.run(tell)
+    try:
+        result = trainer.run(tell)
+    except (Exception, SystemExit) as error:
+        cause = "" if isinstance(error, QuerykeyError) else cause_outside(error)
+        if not cause:
+            raise
+        raise TrainError(
+            f"step {trainer.step + 1} failed: {cause}; the same command goes on from the last "
+            f"checkpoint, or from the first step if there is none"
+        ) from error
     export(trainer.model, trainer.folder.path, trainer.ranks)
     return result
 
@@ -54,7 +65,10 @@ def prepared(config: TrainConfig) -> Iterator[Trainer]:
         gradients[1],
         generators_restored(),
         joined(device_for(config.loop.device)) as ranks,
+        ExitStack() as stack,
     ):
+        held = RunFolder(Path(config.folder)).held()
+        on_first(ranks, lambda: stack.enter_context(held), "begin in the folder of the run")
         yield make_trainer(config, ranks)
 
 
@@ -63,9 +77,7 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
     device, folder = device_for(config.loop.device), RunFolder(Path(config.folder))
     kind = objective_kind(config)
     folder.refuse_another_run(config)
-    if ranks.first:
-        folder.begin(config)
-    ranks.wait()
+    on_first(ranks, lambda: folder.begin(config), "write to the folder of the run")
     data = shared_data(config, folder, ranks)
     if not ranks.agree(fingerprint(data), device):
         raise DataError(
@@ -79,19 +91,33 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
 
 def shared_data(config: TrainConfig, folder: RunFolder, ranks: Ranks) -> Data:
     """Load the data on the first rank, then on the others with the tokenizer that it has made."""
+
+    def prepare() -> Data:
+        # A folder without checkpoints may have the tokenizer of a config that failed.
+        known = folder.read_tokenizer() if any(folder.checkpoints.glob("step-*")) else None
+        data = _load(config, folder, known)
+        folder.write_tokenizer(data.facts.tokenizer)
+        return data
+
+    data = on_first(ranks, prepare, "load the data")
+    return data or _load(config, folder, folder.read_tokenizer())
+
+
+Done = TypeVar("Done")
+
+
+def on_first(ranks: Ranks, action: Callable[[], Done], name: str) -> Done | None:
+    """Do something on the first rank alone; if it is refused there, an error ends every rank."""
     error: QuerykeyError | None = None
-    data: Data | None = None
+    done: Done | None = None
     if ranks.first:
         try:
-            # A folder without checkpoints may have the tokenizer of a config that failed.
-            known = folder.read_tokenizer() if any(folder.checkpoints.glob("step-*")) else None
-            data = _load(config, folder, known)
-            folder.write_tokenizer(data.facts.tokenizer)
+            done = action()
         except QuerykeyError as problem:
             error = problem
     if not ranks.all_well(error is None):
-        raise error or DataError("the first rank could not load the data; its message says why")
-    return data or _load(config, folder, folder.read_tokenizer())
+        raise error or TrainError(f"the first rank could not {name}; its message says why")
+    return done
 
 
 def _load(config: TrainConfig, folder: RunFolder, tokenizer: Tokenizer | None) -> Data:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +24,8 @@ from querykey.train.data.tokenizers import Tokenizer, TokenizerMaker
 from querykey.train.order import sample_generator
 
 VALID = 0.1  # the share of a text, its end, that is kept for evaluation
+# What tells that a file is no UTF-8: a zero byte, or a byte that could not be decoded.
+NO_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def load_text(config: DataConfig, folder: Path, seed: int, make_tokenizer: Token
 def text_files(config: DataConfig, run: Path) -> list[Path]:
     """Return the files of a text: the one named, those of a folder, or Python's own library.
 
-    What the run itself writes is left out, where its folder lies below that of the text.
+    Of a folder hidden files are left out, and what the run itself writes, if its own folder lies
+    there.
     """
     if config.name != "text" and not config.path:
         return stdlib_files()
@@ -87,10 +92,15 @@ def text_files(config: DataConfig, run: Path) -> list[Path]:
     files = [path]
     if path.is_dir():
         inside = sorted(file for file in path.rglob("*") if file.is_file())
-        files = [file for file in inside if run.resolve() not in file.resolve().parents]
+        seen = [file for file in inside if not _is_hidden(file.relative_to(path))]
+        files = [file for file in seen if run.resolve() not in file.resolve().parents]
     if not files or not files[0].exists():
         raise DataError(f"there is no text at `{path}`")
     return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def stdlib_files() -> list[Path]:
@@ -123,19 +133,35 @@ def token_file(
     if not (there and origin.read_text() == made_from):
         origin.unlink(missing_ok=True)
         aside = path.with_name(f"{path.name}.{os.getpid()}")
-        starts = []
+        starts, doubtful = [], []
         with aside.open("wb") as stream:
             for file in files:
                 starts.append(stream.tell() // np.dtype(dtype).itemsize)
                 for part in pieces([file]):
                     stream.write(tokenizer.encode(part).astype(dtype).tobytes())
+                    if NO_TEXT.search(part) and file not in doubtful:
+                        doubtful.append(file)
         beginnings.write_bytes(np.asarray(starts, np.int64).tobytes())
         os.replace(aside, path)
         origin.write_text(made_from)
+        if doubtful:
+            warnings.warn(
+                f"{counted_files(doubtful)} that no UTF-8 text has; the model learns them as they "
+                f"are, so keep files that are not to be learned out of data.path",
+                stacklevel=2,
+            )
     if not path.stat().st_size:
         raise DataError("the text is empty")
     starts = np.frombuffer(beginnings.read_bytes(), np.int64)
     return np.memmap(path, dtype=dtype, mode="r"), starts
+
+
+def counted_files(files: list[Path]) -> str:
+    """Say that some files hold bytes: the first one by its name, the others by their number."""
+    others = len(files) - 1
+    if not others:
+        return f"`{files[0]}` holds bytes"
+    return f"`{files[0]}` and {others} other file{'s' * (others > 1)} hold bytes"
 
 
 def _origin(files: list[Path], tokenizer: Tokenizer) -> str:

@@ -133,7 +133,8 @@ def scores_of(output: Any, shape: torch.Size) -> Tensor:
         sizes = ", ".join(map(str, shape))
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise ValueError(f"the model returned {shapes}, where scores are ({sizes}, any number)")
+    of = f" of {', '.join(f'`{name}`' for name in output)}" if isinstance(output, dict) else ""
     raise TypeError(
-        f"the model returned {a_type(output)} without scores; a model that is trained "
-        f"returns a tensor, a tuple with one, or an object with `logits`"
+        f"the model returned {a_type(output)}{of} without scores; a model that is trained "
+        f"returns a tensor, a tuple with one, or an object or a dict with `logits`"
     )
