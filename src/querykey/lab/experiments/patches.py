@@ -155,15 +155,22 @@ def measure(depth: Depth) -> Measurement:
     else:
         quick = unmeasured("at quick depth costs are counted, and nothing is trained")
         values |= {f"accuracy lost, {way}": quick for way in SHORTER}
-    columns = ("power of N", "products over full, 16 patches", "products over full, 1024 patches",
-               "accuracy")  # fmt: skip
-    cells = [
-        [values[f"{column}, {way}"].value for column in columns if f"{column}, {way}" in values]
-        for way in WAYS
-    ]
-    names = ("power of N", "cost, 16", "cost, 1024", "accuracy")[: len(cells[0])]
-    title = "Attention's products beside full attention's, with 16 and 1024 patches, and accuracy"
-    return Measurement(values, {"ways": Grid(title, cells, WAYS, names)})
+    return Measurement(values, {"ways": table_of(values)})
+
+
+def table_of(values: dict[str, Measured]) -> Grid:
+    """Return what every way costs beside full attention, and its accuracy: all of them shares."""
+    columns = {
+        "cost, 16": "products over full, 16 patches",
+        "cost, 1024": "products over full, 1024 patches",
+        "accuracy": "accuracy",
+    }
+    shown = [name for name, column in columns.items() if f"{column}, full" in values]
+    cells = [[values[f"{columns[name]}, {way}"].value for name in shown] for way in WAYS]
+    title = (
+        "Attention's products as a share of full attention's (16 and 1024 patches), and accuracy"
+    )
+    return Grid(title, cells, WAYS, shown)
 
 
 EXPERIMENT = Experiment(
