@@ -57,7 +57,8 @@ def values_are_at_hand(array: Array) -> bool:
 def is_readable(array: Array) -> bool:
     """Whether an array has values that can be looked at, if need be by waiting for its device.
 
-    Arrays that torch.compile, a transform, a CUDA graph or JAX traces have none, nor has meta's.
+    Arrays that torch.compile, make_fx, a transform, a CUDA graph or JAX traces have none, nor has
+    meta's.
     """
     kind = library(array)
     if kind != "torch":
@@ -66,8 +67,10 @@ def is_readable(array: Array) -> bool:
 
     if torch.compiler.is_compiling() or type(array) not in (torch.Tensor, torch.nn.Parameter):
         return False
-    transforms: Any = torch._C._functorch  # type: ignore[attr-defined]
-    if transforms.peek_interpreter_stack() is not None or array.device.type == "meta":
+    inner: Any = torch._C
+    if inner._get_dispatch_mode(inner._TorchDispatchModeKey.PROXY) is not None:
+        return False
+    if inner._functorch.peek_interpreter_stack() is not None or array.device.type == "meta":
         return False
     return not (array.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 

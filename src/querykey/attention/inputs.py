@@ -176,7 +176,8 @@ def _bound(axes: Axes) -> dict[str, Any]:
     if kv_heads is not None and (0 in (heads, kv_heads) or heads % kv_heads):
         problem = f"{heads} query heads cannot share {kv_heads} key heads evenly"
         raise ShapeError(problem, axes, here="k")
-    if len({tuple(array.shape[-3:-2]) for name, (array, _) in axes.items() if name != "q"}) > 1:
+    key_heads, *others = (tuple(a.shape[-3:-2]) for name, (a, _) in axes.items() if name != "q")
+    if any(other != key_heads for other in others):  # no set: in a trace a size is a tensor
         raise ShapeError("`k` and `v` have different numbers of heads", axes, here="v")
     return sizes
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from querykey.attention.arrays import Array, constant_reals, is_array, namespace
 from querykey.errors import QuerykeyError
+from querykey.words import whole
 
 
 def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Array = None) -> Array:
@@ -26,6 +27,7 @@ def sinusoids(positions: Array, width: int, *, base: float = 10000.0, like: Arra
     The result has the library, dtype and device of `like`; without it, float64 NumPy.
     """
     like = np.empty(0) if like is None else like
+    width = whole("width", width, least=0)  # in a trace a size is a tensor
     xp, wide, entry = namespace(like), _at_least_float32(like), np.arange(width)
     frequencies = constant_reals(base ** (-(entry - entry % 2) / max(width, 1)), wide)
     phases = constant_reals(np.where(entry % 2, math.pi / 2, 0.0), wide)
@@ -76,7 +78,7 @@ class Rotary:
         That is the cosine of the pair's angle, and its sine with the sign that the feature wants.
         They know nothing of heads, so that queries and keys of every layer can share them.
         """
-        width = like.shape[-1] if self.width is None else self.width
+        width = int(like.shape[-1]) if self.width is None else self.width
         if width % 2 or width > like.shape[-1]:
             raise QuerykeyError(
                 f"features turn in pairs, so their number is even; "

@@ -35,21 +35,27 @@ def blocks(mask: Mask, call: Call, alike: bool) -> Iterator[QueryBlock]:
 
     Queries that are all `alike` need one row for all of them, so they stay together.
     """
-    if alike:
+    if alike or torch.compiler.is_exporting():  # what is exported serves any number of queries
         yield QueryBlock(0, call.queries, 0, call.keys)
         return
     size = max(1, min(call.queries, PAIRS // max(1, call.keys * math.prod(call.batch))))
     if mask.reach < call.keys:  # small blocks skip more, but each has its overhead
         size = min(size, max(int(mask.reach), 128))
+    if not size < call.queries:  # no loop, for torch.compile would fix the number of its steps
+        yield _block(mask, call, 0, call.queries)
+        return
     for first in range(0, call.queries, size):
-        last = min(first + size, call.queries)
-        low, high = 0, call.keys
-        if isinstance(call.start, int):
-            if mask.reach != math.inf:
-                low = min(max(0, call.start + first - int(mask.reach)), call.keys - 1)
-            if mask.settles == 0:  # no key ahead of its query
-                high = max(low + 1, min(call.keys, call.start + last))
-        yield QueryBlock(first, last, low, high)
+        yield _block(mask, call, first, min(first + size, call.queries))
+
+
+def _block(mask: Mask, call: Call, first: int, last: int) -> QueryBlock:
+    low, high = 0, call.keys
+    if isinstance(call.start, int):
+        if mask.reach != math.inf:
+            low = min(max(0, call.start + first - int(mask.reach)), call.keys - 1)
+        if mask.settles == 0:  # no key ahead of its query
+            high = max(low + 1, min(call.keys, call.start + last))
+    return QueryBlock(first, last, low, high)
 
 
 def positions(call: Call, block: QueryBlock, device: torch.device) -> tuple[Any, Any, At]:

@@ -85,7 +85,7 @@ class PatchAutoencoder(nn.Module):
         if visible is None:
             count, every = self.config.visible, self.config.tokens
             spread = torch.arange(count, device=images.device) * every // count
-            visible = spread.expand(len(images), -1)
+            visible = spread.expand(images.shape[0], -1)
         return self.joined(self.decode(self.encode(images, visible), visible))
 
     def encode(self, images: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -103,7 +103,7 @@ class PatchAutoencoder(nn.Module):
         """Return the pixels of all patches, (batch, patches, pixels), from those visible."""
         seen = self.bridge(latent)
         # Under autocast these vectors are in half precision, and a parameter is not.
-        x = self.hidden_token.to(seen.dtype).expand(len(seen), self.config.tokens, -1)
+        x = self.hidden_token.to(seen.dtype).expand(seen.shape[0], self.config.tokens, -1)
         x = x.scatter(1, visible[..., None].expand_as(seen), seen)
         x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2], like=x)
         for block in self.decoder:
@@ -135,8 +135,8 @@ class PatchAutoencoder(nn.Module):
     def joined(self, patches: Tensor) -> Tensor:
         """Turn (batch, patches, pixels) into (batch, channels, height, width)."""
         (h, w), (height, width) = self.config.patch, self.config.image
-        x = patches.reshape(len(patches), height // h, width // w, self.config.channels, h, w)
-        return x.permute(0, 3, 1, 4, 2, 5).reshape(len(patches), -1, height, width)
+        x = patches.reshape(patches.shape[0], height // h, width // w, self.config.channels, h, w)
+        return x.permute(0, 3, 1, 4, 2, 5).reshape(patches.shape[0], -1, height, width)
 
     def tie(self) -> None:
         """Do nothing: this model has no tied tensors. `load` calls it on every model."""

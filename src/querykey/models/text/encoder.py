@@ -104,4 +104,4 @@ def first_real(hidden: Tensor, real: Tensor | None) -> Tensor:
     if real is None:
         return hidden[:, 0]
     first = (real != 0).to(torch.uint8).argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), first]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), first]

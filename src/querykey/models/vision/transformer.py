@@ -75,7 +75,7 @@ class VisionTransformer(nn.Module):
         """Return the hidden states of the last layer; the first is that of the whole image."""
         check_image(images, self.config.channels, self.config.image, self.patches)
         x = self.patches(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.whole.expand(len(x), -1, -1), x], 1) + self.positions
+        x = torch.cat([self.whole.expand(x.shape[0], -1, -1), x], 1) + self.positions
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
