@@ -148,9 +148,19 @@ class PositionsInside(nn.Module):
         return {"scores": (x + self.mix(x, x, x, attn_mask=hidden)[0]).transpose(0, 1)}
 
 
+class FirstIsFixed(PositionsInside):
+    """The same with scores of 0 at the first position."""
+
+    def forward(self, ids):
+        scores = super().forward(ids)["scores"]
+        return torch.cat([0 * scores[:, :1], scores[:, 1:]], 1)
+
+
 @pytest.mark.parametrize("sees", [torch.tril, torch.triu, lambda pairs: pairs])
 def test_the_batch_is_found_by_changing_a_row_where_a_layer_takes_positions_first(sees):
     inputs, _ = find_inputs(PositionsInside(sees))
+    assert [each.axes for each in inputs] == [("batch", "seq")]
+    inputs, _ = find_inputs(FirstIsFixed(sees))
     assert [each.axes for each in inputs] == [("batch", "seq")]
     outside = nn.Sequential(nn.Embedding(31, 12), nn.TransformerEncoderLayer(12, 3, 20))
     inputs, _ = find_inputs(outside)
@@ -323,3 +333,10 @@ def test_a_number_per_row_beside_an_image_is_guessed():
     inputs, why = find_inputs(Denoiser())
     assert why == ""
     assert [each.axes for each in inputs] == [("batch", 3, 32, 32), ("batch",)]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. :DeprecationWarning")
+def test_inputs_of_scripted_layers_are_those_of_the_layers():
+    for layers in ([nn.Embedding(31, 12), nn.Linear(12, 3)], [nn.Linear(13, 3), nn.Linear(3, 2)]):
+        plain = nn.Sequential(*layers)
+        assert find_inputs(torch.jit.script(plain))[0] == find_inputs(plain)[0]
