@@ -25,9 +25,10 @@ def main(words: Sequence[str] | None = None) -> None:
     _open_streams()
     try:
         from querykey.cli.command import begin
+        from querykey.cli.ending import leave
     except KeyboardInterrupt:  # while the libraries are imported
         sys.exit(130)
-    sys.exit(begin(sys.argv[1:] if words is None else words))
+    leave(begin(sys.argv[1:] if words is None else words))
 
 
 def _open_streams() -> None:

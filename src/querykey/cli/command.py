@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from querykey.cli.check import check
 from querykey.cli.cost import cost
 from querykey.cli.demo import demo
+from querykey.cli.ending import no_exit
 from querykey.cli.examples import examples_of
 from querykey.cli.generate import generate
 from querykey.cli.lab import lab
@@ -68,10 +69,10 @@ def run(words: Sequence[str]) -> int:
     if not _is_somewhere():
         return refuse("the current folder has been deleted; change to one that is there")
     try:
-        with interruption() as received:
+        with interruption() as received, no_exit():
             code = _answer(words)
     except BaseException as error:
-        if not received and isinstance(error, KeyboardInterrupt):
+        if not received and isinstance(error, KeyboardInterrupt | SystemExit):
             from querykey.words import raised
 
             return refuse(f"the code that was run raised {raised(error)}")
