@@ -155,7 +155,7 @@ def pairs_right(trainer):
     objective, right = TextClass(), 0
     for some in chunks(len(trainer.data.valid), 256):
         samples = [trainer.data.valid.sample(i) for i in some]
-        batch = objective.batch([objective.example(s, np.random.default_rng(0)) for s in samples])
+        batch = objective.batch([objective.example(s, np.random.default_rng) for s in samples])
         tensors = batch.to(trainer.device, trainer.dtype).tensors
         types = {"types": tensors["types"]} if "types" in tensors else {}
         scores = trainer.model(tensors["ids"], tensors.get("real"), **types)

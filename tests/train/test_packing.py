@@ -1,5 +1,7 @@
 """Documents packed into one row are read, and judged, as if each stood alone."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -104,10 +106,10 @@ def test_samples_say_which_tokens_are_of_one_file(place, split):
 
 def test_the_first_token_of_a_document_is_not_predicted_from_another():
     sample = {"tokens": [5, 6, 7, 8, 9], "documents": [0, 0, 1, 2, 2]}
-    example = NextToken().example(sample, sample_generator(0))
+    example = NextToken().example(sample, partial(sample_generator, 0))
     assert example["labels"].tolist() == [6, IGNORED, IGNORED, 9]
     assert example["documents"].tolist() == [0, 0, 1, 2]
-    hidden = HiddenTokens(0.5, 40, 40, length=4).example(sample, sample_generator(0))
+    hidden = HiddenTokens(0.5, 40, 40, length=4).example(sample, partial(sample_generator, 0))
     assert hidden["documents"].tolist() == [0, 0, 1, 2]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from querykey.attention.arrays import Array, constant, namespace
 from querykey.errors import QuerykeyError
 
@@ -12,20 +14,20 @@ def split_heads(x: Array, heads: int) -> Array:
     if width % heads:
         raise QuerykeyError(f"{width} features do not split into {heads} heads of one size")
     xp = namespace(x)
-    return _swap(xp.reshape(x, (*outer, tokens, heads, width // heads)))
+    return _swap(xp, xp.reshape(x, (*outer, tokens, heads, width // heads)))
 
 
 def join_heads(x: Array) -> Array:
     """Turn (..., heads, tokens, features) into (..., tokens, heads * features)."""
     *outer, heads, tokens, width = x.shape
     xp = namespace(x)
-    return xp.reshape(_swap(x), (*outer, tokens, heads * width))
+    return xp.reshape(_swap(xp, x), (*outer, tokens, heads * width))
 
 
-def _swap(x: Array) -> Array:
+def _swap(xp: Any, x: Array) -> Array:
     """Swap the axes of heads and tokens. torch has no rule for `moveaxis` under `vmap`."""
     *outer, first, second, last = range(x.ndim)
-    return namespace(x).permute_dims(x, (*outer, second, first, last))
+    return xp.permute_dims(x, (*outer, second, first, last))
 
 
 def key_head(head: int, heads: int, kv_heads: int) -> int:

@@ -137,6 +137,14 @@ class Backend(Protocol):
 Recur = Callable[..., tuple[Any, Any, Any]]
 
 
+class SettledBackend(Backend, Protocol):
+    """A backend that serves calls alike in the same way, so that one may be asked for many."""
+
+    def repeated(self, request: Request[Any]) -> Callable[..., Any]:
+        """Return the function of q, k and v that computes every call like this one."""
+        ...
+
+
 class RecurrentBackend(Backend, Protocol):
     """A backend that also takes new tokens into the sums of a recurrent state."""
 

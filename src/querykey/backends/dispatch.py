@@ -17,7 +17,6 @@ from querykey.attention import (
     Array,
     ArrayMask,
     Bias,
-    Call,
     Mask,
     Mechanism,
     Softmax,
@@ -66,7 +65,7 @@ class Entry:
     load: Callable[[], Backend]
     library: str | None = None  # whose arrays it takes; None: those of every library
     device: str | None = None  # where auto considers it; None: everywhere
-    settled: bool = False  # whether it serves all calls alike, so that one may be asked for many
+    settled: bool = False  # whether it is a SettledBackend
 
 
 # In the order in which auto asks them.
@@ -79,7 +78,7 @@ ENTRIES = {
 }
 NAMES = tuple(ENTRIES)
 SETTLED = 1024  # calls that are remembered at most
-_settled: dict[Any, tuple[str, Call]] = {}  # the backend and the sizes of calls, by likeness
+_settled: dict[Any, Callable[..., Array]] = {}  # what computes a call, by likeness
 
 
 @dataclass(frozen=True)
@@ -120,15 +119,16 @@ def attend(
     key = None
     if bias is None and decay is None and start is None:
         key = _likeness(q, k, v, mechanism, mask, backend)
-    if key in _settled:
-        name, call = _settled[key]
-        return load(name).run(Request(q, k, v, mechanism, mask, None, None, call))
+    compute = None if key is None else _settled.get(key)
+    if compute is not None:
+        return compute(q, k, v)
     request = Request.of(q, k, v, mechanism, mask, bias, start, decay)
     name = _named(request, backend)
-    if key is not None and ENTRIES[name].settled:
+    if key is not None and _settles(name, mask):
         if len(_settled) >= SETTLED:
             _settled.clear()
-        _settled[key] = name, request.call
+        settled: Any = load(name)
+        _settled[key] = settled.repeated(request)
     out = load(name).run(request)
     if mechanism.may_overflow:
         warn_of_overflow(mechanism, out, q, k, v)
@@ -185,30 +185,36 @@ def considered(name: str, q: Array) -> bool:
 
 
 def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -> Any:
-    """Return what a call of torch has in common with those that are checked and served as it is.
+    """Return what a call of torch has in common with those that are computed alike.
 
-    None where there is more to a call, such as an array in its mask or a transform around it. The
-    questions take longer than attention of a short sequence does.
+    None where there is more to a call, such as a transform around it. The questions that this
+    saves take longer than attention of a short sequence does.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(q) is not torch.Tensor or q.device.type not in ("cpu", "cuda"):
+    if torch is None or type(q) is not torch.Tensor:
         return None
     from querykey.backends.operators import unwatched
 
-    specs = isinstance(mechanism, Mechanism) and isinstance(mask, Mask)
-    if not specs or not unwatched(q, k, v) or any(isinstance(x, ArrayMask) for x in mask.leaves):
+    if not unwatched(q, k, v) or q.is_nested or k.is_nested or v.is_nested:
         return None
-    if any(x.is_nested or x.layout is not torch.strided for x in (q, k, v)):
+    device = q.device
+    kind = device.type
+    if kind not in ("cpu", "cuda"):
         return None
-    kind = q.device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    tensors = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
-    key = (*tensors, mechanism, mask, backend, autocast)
+    shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
+    places = (device, k.device, v.device, q.layout, k.layout, v.layout)
+    key = (shapes, dtypes, places, mechanism, mask, backend, autocast)
     try:
         hash(key)
     except TypeError:  # a mechanism or a feature map of one's own need not have a hash
         return None
     return key
+
+
+def _settles(name: str, mask: Mask) -> bool:
+    """Whether a call's answer may be kept: with an array in its mask, it is for that array."""
+    return ENTRIES[name].settled and not any(isinstance(x, ArrayMask) for x in mask.leaves)
 
 
 def _pick(request: Request[Any]) -> str:

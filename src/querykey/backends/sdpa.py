@@ -8,6 +8,8 @@ and each block is given only the keys that it can reach, so that a window costs 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,6 +78,22 @@ def run(request: Request[Softmax]) -> torch.Tensor:
     else:
         out = _masked(request, q, k, v)
     return out if request.q.ndim == 4 else out.reshape(*request.q.shape[:-1], request.v.shape[-1])
+
+
+def repeated(request: Request[Softmax]) -> Callable[..., torch.Tensor]:
+    """Return the function of q, k and v that computes every call like this one.
+
+    Where that is torch's kernel alone, nothing stands before it: for short sequences the questions
+    of `run` take as long as the kernel.
+    """
+    call, mechanism, mask = request.call, request.mechanism, request.mask
+    everything = _everything_visible(request)
+    plain = everything or (_plainly_causal(request) and call.queries == call.keys)
+    even = request.q.ndim == 4 and call.key_dim == request.v.shape[-1] and call.keys >= VECTOR
+    if plain and even:
+        options = _options(request)
+        return partial(F.scaled_dot_product_attention, is_causal=not everything, **options)
+    return lambda q, k, v: run(Request(q, k, v, mechanism, mask, None, None, call))
 
 
 def four_axes(request: Request[Softmax]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -174,10 +192,13 @@ def _fused(
         rows = q.shape[2] if is_causal else 1
         mask = torch.ones(rows, k.shape[2], dtype=torch.bool, device=q.device)
         mask, is_causal = mask.tril() if is_causal else mask, False
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, **_options(request)
+    )
+    return out[..., :value_dim] if value_dim < width else out
+
+
+def _options(request: Request[Softmax]) -> dict[str, Any]:
     # A branch, for torch.compile hands on no comparison of sizes that it leaves open.
     grouped = {"enable_gqa": True} if request.call.heads != request.call.kv_heads else {}
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=is_causal,
-        scale=request.mechanism.scale_for(request.call.key_dim), **grouped,
-    )  # fmt: skip
-    return out[..., :value_dim] if value_dim < width else out
+    return {"scale": request.mechanism.scale_for(request.call.key_dim)} | grouped

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def rehearse(model: nn.Module, objective: Objective, data: Data, config: TrainCo
     """
     seed, count = config.loop.seed, min(2, len(data.train))
     examples = [
-        objective.example(data.train.sample(i), sample_generator(seed, "rehearsal", i))
+        objective.example(data.train.sample(i), partial(sample_generator, seed, "rehearsal", i))
         for i in range(count)
     ]
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))

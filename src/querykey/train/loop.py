@@ -140,23 +140,22 @@ class Trainer:
         batches = self.ready.pop(self.step, None) or self.pieces(self.step)
         tokens = int(self.ranks.total(sum(batch.tokens for batch in batches), self.device))
         mean = self.accumulate(batches)
-        norm = self.gradient_norm()
+        length = self.gradient_norm()
         if self.step + 1 < self.config.loop.steps:  # while a GPU is at work on the above
             self.ready = {self.step + 1: self.pieces(self.step + 1)}
         loss = self.over_ranks(mean)
-        if not (loss.isfinite() and norm.isfinite()):
-            self.explain_failure(batches, float(loss))
+        norm = float(length)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.explain_failure(batches, loss)
         largest = self.config.optimizer.clip or math.inf
         if norm > largest:
-            nn.utils.clip_grads_with_norm_(self.trained, largest, norm)
+            nn.utils.clip_grads_with_norm_(self.trained, largest, length)
         rate = rate_at(self.step, self.config.loop.steps, self.config.optimizer)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return Progress(
-            self.step, float(loss), rate, float(norm), tokens, time.perf_counter() - began
-        )
+        return Progress(self.step, loss, rate, norm, tokens, time.perf_counter() - began)
 
     def pieces(self, step: int) -> list[Batch]:
         """Return this rank's samples of a step, cut into pieces."""
@@ -170,7 +169,7 @@ class Trainer:
         examples = []
         for position in positions:
             epoch, index = self.order[position]
-            generator = sample_generator(self.config.loop.seed, "sample", position)
+            generator = partial(sample_generator, self.config.loop.seed, "sample", position)
             sample = self.data.train.sample(index, epoch)
             examples.append(self.objective.example(sample, generator))
         return self.objective.batch(examples)
@@ -179,18 +178,18 @@ class Trainer:
         """Return samples of the validation split, with the same random numbers every time."""
         seed, source = self.config.loop.seed, self.data.valid
         examples = [
-            self.objective.example(source.sample(i), sample_generator(seed, "valid", i))
+            self.objective.example(source.sample(i), partial(sample_generator, seed, "valid", i))
             for i in indices
         ]
         return self.objective.batch(examples)
 
-    def gradients(self, batches: list[Batch]) -> Tensor:
+    def gradients(self, batches: list[Batch]) -> float:
         """Add up the gradients of the mean loss over every term of the step; return that mean."""
         return self.over_ranks(self.accumulate(batches))
 
-    def over_ranks(self, mean: Tensor) -> Tensor:
-        """Return the sum of what every rank adds to the mean loss, on the host."""
-        return torch.tensor(self.ranks.total(float(mean), self.device), dtype=torch.float64)
+    def over_ranks(self, mean: Tensor) -> float:
+        """Return the sum of what every rank adds to the mean loss."""
+        return self.ranks.total(float(mean), self.device)
 
     def accumulate(self, batches: list[Batch]) -> Tensor:
         """Add up the gradients of this rank's pieces; return what they add to the mean loss."""
@@ -203,7 +202,7 @@ class Trainer:
             with without_exchange(self.learner, last=piece == len(batches) - 1):
                 share = self._share(self.sums_of(piece, batch), terms)
                 # Ranks' gradients are averaged, and here their sum is wanted.
-                (share * self.ranks.world).backward()
+                (share * self.ranks.world if self.ranks.world > 1 else share).backward()
             mean += share.detach()
         return mean
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -22,6 +24,7 @@ __all__ = [
     "recurrence_pays",
     "recurrence_refusal",
     "refusal",
+    "repeated",
     "run",
     "why",
 ]
@@ -168,6 +171,11 @@ def run(request: Request[Kernel]) -> torch.Tensor:
         request.q, request.k, request.v, request.mechanism, causal=request.causal, real=real,
         decay=request.decay, ids=ids,
     )  # fmt: skip
+
+
+def repeated(request: Request[Kernel]) -> Callable[..., torch.Tensor]:
+    """Return the function of q, k and v that computes every call like this one."""
+    return partial(linear.attend, kernel=request.mechanism, causal=request.causal)
 
 
 def _documents(request: Request[Kernel]) -> list[Documents]:

@@ -14,6 +14,7 @@ from querykey.train.objectives.objective import (
     LOSS,
     Batch,
     Example,
+    MakeGenerator,
     Sample,
     Sums,
     cross_entropy_sum,
@@ -29,7 +30,7 @@ class ImageClass:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the image and its label."""
         label = np.asarray([sample["label"]], dtype=np.int64)
         return {"images": sample["image"], "labels": label}
@@ -56,10 +57,11 @@ class Reconstruction:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return what the model sees, what it should return, and which features are judged."""
         x = np.asarray(sample.get("vector", sample.get("image"))).reshape(-1)
         judged, seen = np.ones(x.shape, dtype=bool), x
+        generator = new_generator()
         if self.noise:
             seen = x + (self.noise * generator.standard_normal(x.shape)).astype(x.dtype)
         if self.share:
@@ -97,9 +99,9 @@ class HiddenPatches:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the image, and its patches in random order: those that are read come first."""
-        return {"images": sample["image"], "order": generator.permutation(self.patches)}
+        return {"images": sample["image"], "order": new_generator().permutation(self.patches)}
 
     def batch(self, examples: Sequence[Example]) -> Batch:
         """Return images and orders side by side."""

@@ -7,7 +7,7 @@ loss may have several parts, each with terms of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from querykey.words import a_type
 
 Sample = dict[str, Any]
 Example = dict[str, np.ndarray]
+# Makes the random numbers of a sample: a generator costs more than most samples, and few need one.
+MakeGenerator = Callable[[], np.random.Generator]
 Sums = dict[str, Tensor]  # what is measured, each a sum over the terms that a batch names for it
 Terms = dict[str, int]
 
@@ -50,7 +52,7 @@ class Objective(Protocol):
         """The sums whose means, added up, are the loss."""
         ...
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return what the model is to see of a sample and what it is judged by."""
         ...
 

@@ -13,6 +13,7 @@ from querykey.train.objectives.objective import (
     LOSS,
     Batch,
     Example,
+    MakeGenerator,
     Sample,
     Sums,
     cross_entropy_sum,
@@ -35,7 +36,7 @@ class NextToken:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the tokens but the last, and as labels the tokens but the first."""
         tokens = np.asarray(sample["tokens"], dtype=np.int64)
         labels = tokens[1:]
@@ -75,10 +76,10 @@ class HiddenTokens:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the tokens with some hidden, and labels for those."""
         tokens = np.asarray(sample["tokens"][: self.length], dtype=np.int64)
-        words = ~np.isin(tokens, self.kept)
+        words, generator = ~np.isin(tokens, self.kept), new_generator()
         chosen = (generator.random(len(tokens)) < self.share) & words
         if not chosen.any() and words.any():
             chosen[generator.choice(np.flatnonzero(words))] = True
@@ -113,7 +114,7 @@ class TextClass:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the tokens, their types where there are any, and the label."""
         tokens = np.asarray(sample["tokens"], dtype=np.int64)
         example = {
@@ -150,9 +151,10 @@ class WordsAndPairs:
 
     losses = ("words", "pairs")
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the tokens with some hidden, labels for those, and the label of the pair."""
-        pair, hidden = self.pairs.example(sample, generator), self.words.example(sample, generator)
+        pair = self.pairs.example(sample, new_generator)
+        hidden = self.words.example(sample, new_generator)
         return pair | {"ids": hidden["ids"], "hidden": hidden["labels"]}
 
     def batch(self, examples: Sequence[Example]) -> Batch:
@@ -194,7 +196,7 @@ class Translation:
 
     losses = LOSS
 
-    def example(self, sample: Sample, generator: np.random.Generator) -> Example:
+    def example(self, sample: Sample, new_generator: MakeGenerator) -> Example:
         """Return the source, the target shifted by one, and the target as labels."""
         source = np.asarray(sample["source"], dtype=np.int64)
         labels = np.append(np.asarray(sample["target"], dtype=np.int64), self.end)
