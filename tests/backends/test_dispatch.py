@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
+from querykey.attention import FULL
 from querykey.backends import triton
 from querykey.backends.backend import Request
 from querykey.backends.dispatch import BackendError
@@ -69,6 +70,47 @@ def test_a_call_like_one_that_was_served_is_checked_where_it_differs():
         for e in (step, -step)
     )
     assert ((ahead - behind) / (2 * step) - tangent).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v"),
+    [
+        ((2, 4, 20, 6), (2, 4, 20, 6), (2, 4, 20, 6)),
+        ((2, 4, 20, 6), (2, 2, 20, 6), (2, 2, 20, 6)),  # grouped heads
+        ((2, 4, 17, 6), (2, 4, 20, 6), (2, 4, 20, 6)),  # no mask may ask where queries stand
+        ((2, 4, 20, 6), (2, 4, 20, 6), (2, 4, 20, 9)),  # values of another size
+        ((2, 4, 5, 6), (2, 4, 5, 6), (2, 4, 5, 6)),  # fewer keys than a vector has places
+        ((20, 6), (20, 6), (20, 6)),
+        ((3, 2, 4, 20, 6), (3, 2, 4, 20, 6), (3, 2, 4, 20, 6)),
+    ],
+)
+@pytest.mark.parametrize("mask", [FULL, qk.Causal(), qk.Causal() & qk.Window(3)], ids=str)
+@pytest.mark.parametrize("scale", [None, 0.7, -0.7])
+def test_calls_that_are_alike_have_answers_of_their_own(q, k, v, mask, scale):
+    """The first is settled, and the others are computed as it was, from their own numbers."""
+    mechanism, mask = qk.Softmax(scale=scale), mask if q[-2] == k[-2] else FULL
+    for seed in range(3):
+        parts = [draw(*shape, seed=3 * seed + i) for i, shape in enumerate((q, k, v))]
+        out = qk.attend(*parts, mechanism=mechanism, mask=mask)
+        wanted = qk.attend(*(part.numpy() for part in parts), mechanism=mechanism, mask=mask)
+        assert np.abs(out.numpy() - wanted).max() < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [5, 20])
+def test_calls_that_are_alike_answer_not_a_number_where_all_keys_are_none(tokens):
+    q, k, v = three(tokens=tokens)
+    for keys in (k, k, torch.full_like(k, torch.nan)):
+        out = qk.attend(q, keys, v, mask=qk.Causal())
+    assert out.isnan().all()
+
+
+def test_what_stands_in_an_array_is_read_at_every_call():
+    q, k, v = three()
+    seen = torch.ones(T, T, dtype=torch.bool).tril()
+    mask = qk.Dense(seen)
+    first = qk.attend(q, k, v, mask=mask)
+    seen[:, 5:] = False
+    assert not torch.equal(qk.attend(q, k, v, mask=mask), first)
 
 
 def test_an_explanation_in_words():

@@ -213,7 +213,7 @@ def _likeness(q: Any, k: Any, v: Any, mechanism: Any, mask: Any, backend: str) -
 
 
 def _settles(name: str, mask: Mask) -> bool:
-    """Whether a call's answer may be kept: with an array in its mask, it is for that array."""
+    """Whether to keep how a call is computed; an array in its mask would be kept with it."""
     return ENTRIES[name].settled and not any(isinstance(x, ArrayMask) for x in mask.leaves)
 
 

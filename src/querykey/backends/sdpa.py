@@ -88,7 +88,7 @@ def repeated(request: Request[Softmax]) -> Callable[..., torch.Tensor]:
     """
     call, mechanism, mask = request.call, request.mechanism, request.mask
     everything = _everything_visible(request)
-    plain = everything or (_plainly_causal(request) and call.queries == call.keys)
+    plain = everything or _plainly_causal(request)  # with as many queries as keys, without a start
     even = request.q.ndim == 4 and call.key_dim == request.v.shape[-1] and call.keys >= VECTOR
     if plain and even:
         options = _options(request)
