@@ -216,3 +216,11 @@ def test_two_masks_that_must_be_given_are_told_apart(hides):
     )
     broken = {finding.law for finding in report.violations}
     assert broken == (set() if hides else {"padding.right", "padding.gradient"})
+
+
+@pytest.mark.parametrize("body", [REAL, PADDED])
+def test_a_mask_that_is_meant_against_its_name_is_told_so(body):
+    finding = padding(taking("key_padding_mask", body)()).law("padding.right")
+    assert finding.verdict == ("violated" if body is REAL else "holds")
+    if body is REAL:
+        assert "it hides where it is not): if that is meant, state all inputs" in finding.note

@@ -30,7 +30,7 @@ from querykey.laws.understanding.inputs import UnfitError
 from querykey.laws.understanding.shrinking import shrunk
 from querykey.laws.understanding.snapshot import Snapshot
 from querykey.laws.understanding.understand import understand
-from querykey.targets import build, quiet, uncompiled
+from querykey.targets import TakesBatch, build, quiet, uncompiled
 from querykey.words import a_type, checked, seed_number, suggest, traceback_of
 
 Named = TypeVar("Named", bound=Law | TrainingLaw)
@@ -261,8 +261,10 @@ def about(runner: Runner) -> dict[str, str]:
     """Return what was found out about a model, in words."""
     facts, length = runner.facts, runner.signature.only
     only = f", {length} tokens in every call" if length else ""
+    forward = runner.subject.forward
+    inside = f", in `{forward.argument}`" if isinstance(forward, TakesBatch) else ""
     words = {
-        "input": f"{facts.signature.main.name} {facts.signature.main}{only}",
+        "input": f"{facts.signature.main.name} {facts.signature.main}{only}{inside}",
         "causal": f"{'yes' if facts.causal else 'no'}: {facts.intent.why}",
         "padding mask": ", ".join(map(str, facts.masks)) or "none",
         "cache": str(facts.cache) if facts.cache else "none found",

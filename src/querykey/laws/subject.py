@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from querykey.errors import QuerykeyError, WrongTypeError
+from querykey.targets import TakesBatch
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def modules_of(function: Any) -> list[nn.Module]:
     """Return the modules that a callable is, belongs to, closes over or names."""
     if isinstance(function, nn.Module):
         return [function]
+    if isinstance(function, TakesBatch):
+        return [function.model]
     owner = getattr(function, "__self__", None)
     if isinstance(owner, nn.Module):
         return [owner]
@@ -71,6 +74,8 @@ def rebound(function: Any, model: nn.Module, copied: nn.Module) -> Callable[...,
     """Return the same callable with `copied` wherever it holds `model`."""
     if function is model:
         return copied
+    if isinstance(function, TakesBatch):
+        return replace(function, model=copied)
     if isinstance(function, types.MethodType):
         return getattr(copied, function.__name__)
     cells = tuple(

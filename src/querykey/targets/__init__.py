@@ -7,12 +7,13 @@
 A name that cannot be built raises a TargetError, which says in one sentence what to do instead.
 """
 
+from querykey.targets.batches import TakesBatch, takes_batch
 from querykey.targets.describe import count_parameters, describe
 from querykey.targets.errors import TargetError
 from querykey.targets.factories import function_at, seeded, seeded_outside_torch
 from querykey.targets.folders import save_pretrained
 from querykey.targets.generation import generates, greedy
-from querykey.targets.guessing import find_inputs
+from querykey.targets.guessing import argument_names, by_name, find_inputs
 from querykey.targets.huggingface import pairs, preload
 from querykey.targets.inputs import Input, stated_inputs
 from querykey.targets.kinds import is_hugging_face, is_lazy, signature_of, uncompiled
@@ -27,9 +28,12 @@ __all__ = [
     "TORCH_PRESETS",
     "WAYS",
     "Input",
+    "TakesBatch",
     "Target",
     "TargetError",
+    "argument_names",
     "build",
+    "by_name",
     "count_parameters",
     "describe",
     "field_of",
@@ -52,5 +56,6 @@ __all__ = [
     "signature_of",
     "source_of",
     "stated_inputs",
+    "takes_batch",
     "uncompiled",
 ]

@@ -19,10 +19,17 @@ from querykey.words import checked, raised
 
 # Arguments that are not the data itself, by the names people give them.
 MASKS = re.compile(r".*mask|real|valid|is_pad.*")
+EDGES = re.compile(r"adj(acency)?(_?(matrix|mat|mask))?")
 PLACES = re.compile(r"(input|cache)_pos(ition)?s?")
 STARTS = re.compile(r"start_?pos(ition)?|start|offset|past_len(gth)?|step|pos(ition)?_offset")
 LENGTHS = re.compile(r"(?!max|min|prefix)\w*(len|length)s?")
 NUMBERS = re.compile(r"t|times?|(time)?steps?|y|(class_)?labels?|sigmas?")
+SAYS_KIND = {  # what people call the data of each kind
+    "tokens": re.compile(r"text|token|word|caption|question|query|prompt|title|(^|_)ids?$"),
+    "image": re.compile(r"image|img|pixel|vision|visual|photo|frame"),
+    "signal": re.compile(r"audio|speech|wave|signal|sound"),
+    "features": re.compile(r"feat|embed|mel|spec|audio|speech|series"),
+}
 TRIALS = 16  # at most so many guesses are tried
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
 OWN_LENGTHS = range(2, 1025)  # what a table's rows may be the positions of
@@ -43,11 +50,11 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
         return inputs_of(model), ""
     if is_lazy(model):
         return (), "it has lazy layers, whose first run decides their sizes; say what it takes"
-    names = _argument_names(model)
+    names = argument_names(model)
     if not names:
         return (), "its forward names no arguments; say what it takes"
     tried, reason = 0, ""
-    for inputs in _guesses(model, names):
+    for inputs in chain.from_iterable(map(_marked, guesses(model, names))):
         try:
             trial(model, inputs)
         except (Exception, SystemExit) as error:  # a model that raises or exits is still built
@@ -59,10 +66,11 @@ def find_inputs(model: nn.Module) -> tuple[tuple[Input, ...], str]:
     return (), f"none of {tried} guesses ran (the first: {reason}); say what it takes"
 
 
-def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
+def guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
     """Yield guesses: all arguments alike; then later ones as a number per row, if named so.
 
-    At last come the lengths of the model's own tables, for one that takes no other length.
+    Then come arguments of several kinds, as images and their captions are, and at last the lengths
+    of the model's own tables, for one that takes no other length.
     """
     alike = list(islice(product(_candidates(model), _masks(names)), TRIALS))
     free = [tuple(_input(name, candidate, mask) for name in names) for candidate, mask in alike]
@@ -75,9 +83,33 @@ def _guesses(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
             else _input(name, candidate, mask)
             for name in names
         )
+    yield from _of_several_kinds(model, names)
     for length, inputs in product(_own_lengths(model), free):
         if any("seq" in entry.axes for entry in inputs):
             yield tuple(_at_length(entry, length) for entry in inputs)
+
+
+def _of_several_kinds(model: nn.Module, names: list[str]) -> Iterator[tuple[Input, ...]]:
+    """Yield guesses in which the layers that take the data are not all of one kind."""
+    data = [name for name in names if by_name(name) is None]
+    candidates = list(_candidates(model))
+    fitting = [[c for c in candidates if _fits(name, c[0])] or candidates for name in data]
+    mixed = (p for p in product(*fitting) if len({kind for kind, *_ in p}) > 1)
+    for picked in islice(mixed, TRIALS):
+        chosen = dict(zip(data, picked, strict=True))
+        yield tuple(by_name(name) or Input(name, *chosen[name]) for name in names)
+
+
+def _fits(name: str, kind: str) -> bool:
+    """Return whether an argument's name says that it is of this kind."""
+    return bool(SAYS_KIND[kind].search(name.lower()))
+
+
+def _marked(inputs: tuple[Input, ...]) -> Iterator[tuple[Input, ...]]:
+    """Yield the inputs, then with masks that are True, or False, for real tokens."""
+    yield inputs
+    for real in (True, False) if any(one.kind == "mask" for one in inputs) else ():
+        yield tuple(replace(e, real=real) if e.kind == "mask" else e for e in inputs)
 
 
 def _own_lengths(model: nn.Module) -> list[int]:
@@ -101,6 +133,14 @@ def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
 
 
 def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Input:
+    return by_name(name, mask) or Input(name, *candidate)
+
+
+@checked
+def by_name(name: str, mask: tuple[str | int, ...] = ("batch", "seq")) -> Input | None:
+    """Return what an argument is whose name tells that it is no data; None where it may be."""
+    if EDGES.fullmatch(name):
+        return Input(name, "mask", ("batch", "seq", "seq"))
     if MASKS.fullmatch(name):
         return Input(name, "mask", mask)
     if PLACES.fullmatch(name):
@@ -109,10 +149,11 @@ def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Inpu
         return Input(name, "start", ())
     if LENGTHS.fullmatch(name):
         return Input(name, "lengths", ("batch",))
-    return Input(name, *candidate)
+    return None
 
 
-def _argument_names(model: nn.Module) -> list[str]:
+@checked
+def argument_names(model: nn.Module) -> list[str]:
     """Return the arguments that a call must give; the first one where all have defaults."""
     named = [
         p

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -14,16 +14,26 @@ from torch import nn
 
 from querykey.targets.inputs import Input, examples
 
-
-def trial(model: nn.Module, inputs: tuple[Input, ...]) -> object:
-    """Run forward once on examples of its inputs, and return the output."""
-    return run_quietly(model, examples(inputs, batch=2, length=7, seed=0))
+Gather = Callable[[dict[str, Any]], Any]
 
 
-def run_quietly(model: nn.Module, values: dict[str, Any]) -> object:
-    """Run forward without gradients, on the model's device and in its precision."""
+def trial(model: nn.Module, inputs: tuple[Input, ...], gather: Gather | None = None) -> object:
+    """Run forward once on examples of its inputs, the highest id among them; return the output."""
+    values = examples(inputs, batch=2, length=7, seed=0)
+    for one in inputs:
+        if one.kind == "tokens" and one.required:
+            values[one.name].view(-1)[0] = one.high - 1
+    return run_quietly(model, values, gather)
+
+
+def run_quietly(model: nn.Module, values: dict[str, Any], gather: Gather | None = None) -> object:
+    """Run forward without gradients, on the model's device and in its precision.
+
+    `gather` makes one argument of the values, for a model that takes them so.
+    """
+    values = {name: _like_weights(value, model) for name, value in values.items()}
     with evaluating(model), torch.no_grad(), quiet():
-        return model(**{name: _like_weights(value, model) for name, value in values.items()})
+        return model(gather(values)) if gather else model(**values)
 
 
 def _like_weights(value: Any, model: nn.Module) -> Any:

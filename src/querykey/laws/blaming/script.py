@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate
-from querykey.targets import PRESETS, quiet
+from querykey.targets import PRESETS, TakesBatch, quiet
 
 CASTS = ("half", "float", "bfloat16")  # of tensors, inherited from C
 RANDOMISE = '''
@@ -119,6 +119,12 @@ def making_other(subject: Subject) -> str:
     return f"{text}\n\n{path}from {module} import {name} as weights_of  # noqa: E402\n"
 
 
+PLAIN_MADE = (
+    "made = factory() if not isinstance(factory, nn.Module) else factory\n"
+    "    return made if isinstance(made, nn.Module) else made.model"
+)
+
+
 def making(subject: Subject) -> str:
     """Return the code of `make`, which makes the target; a model without one is left to fill in."""
     name, function = subject.name, subject.forward is not subject.model
@@ -128,7 +134,11 @@ def making(subject: Subject) -> str:
             "import querykey as qk\n\n\ndef make():\n"
             f"    return qk.targets.build({name!r}).model\n"
         )  # fmt: skip
-    tail = "made = factory()\n    return made.model, made.forward" if function else _plain(subject)
+    tail = "made = factory()\n    return made.model, made.forward" if function else PLAIN_MADE
+    if isinstance(subject.forward, TakesBatch):
+        batch = 'type("Batch", (), tensors)()' if subject.forward.attributes else "tensors"
+        model = PLAIN_MADE.replace("return", "model =")
+        tail = f"{model}\n    return model, lambda **tensors: model({batch})"
     if source.endswith(".py"):
         return (
             f"sys.path.insert(0, {str(Path(source).resolve().parent)!r})\n"
@@ -147,13 +157,6 @@ def making(subject: Subject) -> str:
         return f"{path}\n\ndef make():\n    {imported}\n\n    {tail}\n"
     built = "(model, forward)" if function else "model"
     return f'\n\ndef make():\n    raise SystemExit("build the model here")\n    return {built}\n'
-
-
-def _plain(subject: Subject) -> str:
-    return (
-        "made = factory() if not isinstance(factory, nn.Module) else factory\n"
-        "    return made if isinstance(made, nn.Module) else made.model"
-    )
 
 
 def _folder_of(module: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from querykey.laws.catalogue import sweeps
 from querykey.laws.law import Law, RefusalError
@@ -23,6 +24,7 @@ UNSURE = re.compile(r"^seg")  # as in BERT, a segment may be a kind of token tha
 BORDERS = re.compile(r"^cu_?(seq_?lens?|doc_?lens?)(_[qk])?$")
 LONGEST = re.compile(r"^max_?(seq_?lens?|length|doc_?len)(_[qk])?$")
 STARTS = ((0, 5), (0, 9), (0, 3, 7))  # where documents begin, row by row
+COMPARES = re.compile(r"_*(eq|ne|not_equal|lt|le|gt|ge|less|greater|sub|rsub|subtract)(_equal)?_*")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,34 @@ class Packing:
     def sure(self) -> bool:
         """Return whether nothing else can be meant by the argument."""
         return self.kind != "positions" and not UNSURE.match(self.name)
+
+
+class ComparedPairs(TorchFunctionMode):
+    """Notes whether ids of tokens are compared with each other, each with each, in this context."""
+
+    def __init__(self, ids: torch.Tensor):
+        super().__init__()
+        self.ids, self.seen = ids, False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if len(args) == 2 and COMPARES.fullmatch(getattr(func, "__name__", "")):
+            sides = [a for a in args if isinstance(a, torch.Tensor) and self._is_table(a)]
+            axes = {s.dim() - s.shape[::-1].index(self.ids.shape[-1]) for s in sides}
+            self.seen = self.seen or len(axes) == 2
+        return func(*args, **(kwargs or {}))
+
+    def _is_table(self, value: torch.Tensor) -> bool:
+        value = value.squeeze()
+        return value.shape == self.ids.shape and torch.equal(value.cpu().double(), self.ids)
+
+
+def _are_compared(runner: Runner, setting: Setting, way: Packing) -> bool:
+    """Return whether ids of documents are compared pair by pair: no kind of token is."""
+    row = arguments(runner, way, list(STARTS[0]), setting.length, setting.batch)
+    watch = ComparedPairs(row[way.name].double())
+    with watch, torch.no_grad():
+        runner.attempt({**runner.inputs(setting), **row}, setting)
+    return watch.seen
 
 
 def ways(runner: Runner) -> list[Packing]:
@@ -99,7 +129,7 @@ def packed(runner: Runner, setting: Setting) -> Iterator[Trial]:
             if worst <= runner.facts.threshold:
                 yield from trials
                 return
-            if option is tried[-1] and option.sure:
+            if option is tried[-1] and (option.sure or _are_compared(runner, setting, option)):
                 yield from trials
                 return
     if refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -16,12 +17,13 @@ from querykey.laws.catalogue.derivatives import backward, score, trained
 from querykey.laws.catalogue.not_finite import own_where_spoiled, spoiled, told
 from querykey.laws.catalogue.unreached import UnreachedLines
 from querykey.laws.catalogue.uses import Uses, hidden_parameters
+from querykey.laws.catalogue.zero_weights import own_where_zero, stuck
 from querykey.laws.law import Law
 from querykey.laws.report import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
-from querykey.laws.understanding.outputs import answers
+from querykey.laws.understanding.outputs import answers, tensors
 from querykey.laws.understanding.reachable import submodule
 from querykey.words import last_line
 
@@ -43,6 +45,7 @@ class Reached:
     used: set[str] = field(default_factory=set)  # parameters that some operation has read
     order: list[str] = field(default_factory=list)  # of the last pass, as modules ended
     lines: UnreachedLines = field(default_factory=UnreachedLines)
+    by_loss: set[str] = field(default_factory=set)  # tables, by a loss that is returned
     unregistered: dict[str, str] = field(default_factory=dict)  # what it is, by its path
     differentiable: bool = False  # some output of some pass is
     refused: str = ""  # what the model raised in training mode
@@ -53,6 +56,8 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     if setting.weights == "own" and (weights := spoiled(runner)):
         yield told(runner, weights)
         return
+    if setting.weights == "own":
+        yield from stuck(runner, setting)
     if setting.weights == "own":  # a branch that begins at zero learns after the first step
         copies = runner.copies.by(replace(runner.copies.recipe, noisy=True))
         runner = replace(runner, copies=copies, answers={})
@@ -90,9 +95,10 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
 
 
 def once_or_spoiled(runner: Runner) -> Iterator[Setting]:
-    """Try weights drawn anew, and the model's own where they are not finite."""
+    """Try weights drawn anew, and the model's own where they are not finite, or zeros."""
     yield from sweeps.once(runner)
     yield from own_where_spoiled(runner)
+    yield from own_where_zero(runner)
 
 
 def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) -> list[str]:
@@ -101,7 +107,8 @@ def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) 
     What carries a state from one segment to the next is reached only where there are two; behind
     strided convolutions two steps are many samples.
     """
-    dead = [name for name in names if name in reached.used and name not in reached.parameters]
+    learning = reached.parameters | reached.by_loss
+    dead = [name for name in names if name in reached.used and name not in learning]
     for length in LONGER if runner.signature.varies else ():
         if not dead:
             break
@@ -175,6 +182,7 @@ def _reached(
         parts = [score(t) for _, t in answers(output) if t.requires_grad]
         if parts:
             reached.differentiable = True
+            reached.by_loss |= _tables_by_loss(model, output, uses)
             backward(torch.stack([part.double() for part in parts]).sum())
             reached.parameters |= {
                 n for n, p in trained(model) if p.grad is not None and bool((p.grad != 0).any())
@@ -187,6 +195,23 @@ def _reached(
         for _, tensor in hidden.values():
             tensor.grad = None
     return reached
+
+
+def _tables_by_loss(model: torch.nn.Module, output: Any, uses: Uses) -> set[str]:
+    """Return the tables that learn by a loss among the outputs.
+
+    A row that was chosen by its number takes the place of what it is near, and lets the derivative
+    pass to that: the loss alone moves the row.
+    """
+    losses = [t for _, t in tensors(output) if t.numel() == 1 and t.requires_grad]
+    looked_up = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    tables = [(n, p) for n, p in trained(model) if id(p) in looked_up | uses.looked_up]
+    if not losses or not tables:
+        return set()
+    weights = [p for _, p in tables]
+    total = torch.stack([loss.double().squeeze() for loss in losses]).sum()
+    gradients = torch.autograd.grad(total, weights, retain_graph=True, allow_unused=True)
+    return {n for (n, _), g in zip(tables, gradients, strict=True) if g is not None and g.any()}
 
 
 def _runs_unseen(model: torch.nn.Module, name: str, ran: set[str]) -> bool:

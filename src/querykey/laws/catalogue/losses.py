@@ -124,17 +124,19 @@ def _judged(runner: Runner, setting: Setting, pairs: Pairing) -> Outcome:
             f"{row}, others with the label {usual} further on in their own row"
         )
         return Outcome(1.0, note, setting, evidence=evidence)
-    next_token = runner.facts.causal and not runner.signature.others()
+    causal = runner.facts.causal and not runner.signature.others()
+    tags = interface(runner).tags is not None
+    next_token = causal and not tags
     by_caller = bool(SHIFTED_BY_CALLERS.match(name))
     library = is_pretrained(runner.copies.model)
-    right = ({1, 0} if by_caller else {1}) if next_token else {0}
+    right = {int(next_token)} | ({0, 1} if causal and (by_caller or tags) else set())
     # Who calls a plain model with what it calls labels may have shifted them.
-    advice = not library and shift in (0, 1)
+    advice = not library and shift in (0, 1) and not tags
     description = WORDS.get(shift, f"labels are shifted by {shift}")
-    wanted = "once" if next_token else "not at all"
+    wanted = "they are to be shifted once" if next_token else "they are not to be shifted"
     note = (
         f"{description} in the loss: the answer at every position is compared with `{name}` "
-        f"{abs(shift)} {'before' if shift < 0 else 'after'} it, where {wanted} is right"
+        f"{abs(shift)} {'before' if shift < 0 else 'after'} it; {wanted}"
     )
     return Outcome(float(shift not in right), note, setting, evidence=evidence, advice=advice)
 

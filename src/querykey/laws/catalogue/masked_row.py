@@ -15,10 +15,14 @@ from querykey.laws.law import Law
 from querykey.laws.run import Inputs, Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
+from querykey.laws.understanding.signature import LENGTHS
+from querykey.targets import Input
+
+LONELY = 3  # the token that no token sees, where a model takes a mask of pairs
 
 
 def masked_row(runner: Runner, setting: Setting) -> Iterator[Outcome]:
-    """Try no padding; a row that is all padding; and queries before the first real token."""
+    """Try no padding; a row that is all padding; queries before the first real token; no edges."""
     inputs, signature = runner.inputs(setting), runner.signature
     every = list(range(signature.batch_of(inputs)))
     yield _outcome(runner, inputs, setting, every, "no token was masked")
@@ -34,6 +38,18 @@ def masked_row(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             masks = padding.arguments(runner, axis, real)
             padded = {**inputs, **masks}
             yield _outcome(runner, padded, setting, others, "rows were left-padded")
+    for entry in [e for e in signature.inputs if e.kind == "mask" and _is_of_pairs(e)]:
+        pairs = inputs[entry.name].clone()
+        for place in (pairs, pairs.mT):
+            place[1, ..., LONELY, :] = not entry.real
+        words = f"token {LONELY} of row 1 saw no token and was seen by none, as `{entry.name}` says"
+        yield _outcome(runner, {**inputs, entry.name: pairs}, setting, every, words)
+
+
+def _is_of_pairs(entry: Input) -> bool:
+    """Return whether a mask says for every row which token sees which, as edges of a graph do."""
+    first, *_, query, key = (*entry.axes, "", "")[: max(len(entry.axes), 3)]
+    return first == "batch" and query == key and query in LENGTHS
 
 
 def _outcome(
@@ -67,7 +83,8 @@ def _outcome(
             f"the gradients of {len(bad)} parameters, such as {bad[0]}, are NaN or infinite when "
             f"{when}"
         )
-        return Outcome(math.inf, note, setting)
+        evidence = Evidence(module=_first_not_finite(runner, run))
+        return Outcome(math.inf, note, setting, evidence=evidence)
     return Outcome(0.0, when, setting)
 
 
@@ -89,8 +106,8 @@ LAWS = (
         "masked-row",
         says="A query that sees nothing makes nothing infinite or NaN.",
         why="Otherwise one empty row ruins a batch (pytorch 41508, 103749).",
-        how="All tokens of one row are hidden, then the first tokens of rows; answers and the "
-        "gradients of the other rows stay finite.",
+        how="All tokens of one row are hidden, then the first tokens of rows, and one token where "
+        "a mask says who sees whom; answers and the gradients of the other rows stay finite.",
         trials=masked_row,
         sweep=sweeps.once,
     ),

@@ -123,8 +123,19 @@ def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterato
         Run({**changed, **masks}, setting),
         (keep, keep),
         (move, move) if move else None,
-        f"only the content of the {'left' if left else 'right'} padding of {axis} changed",
+        f"only the content of the {'left' if left else 'right'} padding of {axis} changed"
+        f"{_contrary(runner, axis)}",
         _inside(runner, axis, real.nonzero().tolist(), real.nonzero().tolist()),
+    )
+
+
+def _contrary(runner: Runner, axis: str) -> str:
+    """Return what to say of a mask that hides the opposite of what its name says."""
+    masks = [mask for mask in runner.facts.masks_over(axis) if mask.contrary]
+    return "".join(
+        f" ({mask}: if that is meant, state all inputs, this one with --input "
+        f"'{mask.name}=mask(batch,seq)')"
+        for mask in masks
     )
 
 

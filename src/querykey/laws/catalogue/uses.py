@@ -10,6 +10,7 @@ from querykey.laws.understanding.outputs import tensors
 from querykey.laws.understanding.reachable import hidden_modules, walk
 from querykey.words import a_type
 
+LOOKS_UP = {"embedding", "__getitem__", "index_select", "gather", "take_along_dim"}
 VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # attributes that give a tensor's numbers
 
 
@@ -19,12 +20,16 @@ class Uses(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.ids: set[int] = set()
+        self.looked_up: set[int] = set()  # of those, tables whose rows are chosen by number
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         if name != "__get__" or attribute in VALUES:
-            self.ids |= {id(tensor) for _, tensor in tensors((args, kwargs or {}))}
+            read = {id(tensor) for _, tensor in tensors((args, kwargs or {}))}
+            self.ids |= read
+            if name in LOOKS_UP:
+                self.looked_up |= read
         return func(*args, **(kwargs or {}))
 
 

@@ -30,7 +30,14 @@ from querykey.laws.private import preload_flex
 from querykey.laws.report import Report, versions
 from querykey.laws.running.store import Question, Store
 from querykey.laws.subject import Subject
-from querykey.targets import Input, TargetError, preload, stated_inputs
+from querykey.targets import (
+    Input,
+    TargetError,
+    argument_names,
+    by_name,
+    preload,
+    stated_inputs,
+)
 from querykey.words import check_fields, checked, raised, traceback_of, whole
 
 SECONDS, MEBIBYTES = 120.0, 6144
@@ -206,11 +213,17 @@ def _report(pipe: Connection, target: str, question: Question) -> Report:
 
 
 def _stated(subject: Subject, inputs: tuple[str, ...]) -> dict[str, Input]:
-    """Return the inputs that the user states, with ids below those of the first embedding."""
+    """Return the inputs that the user states, with ids below those of the first embedding.
+
+    Those that must be given beside them and are masks, lengths or positions by name are added.
+    """
     forward = subject.forward
     function = forward.forward if isinstance(forward, nn.Module) else forward
     words = [m.num_embeddings for m in subject.model.modules() if isinstance(m, nn.Embedding)]
-    return stated_inputs(inputs, list(inspect.signature(function).parameters), *words[:1])
+    stated = stated_inputs(inputs, list(inspect.signature(function).parameters), *words[:1])
+    others = argument_names(subject.model) if forward is subject.model else []
+    rest = {n: by_name(n) for n in others if n not in stated}
+    return stated | {name: found for name, found in rest.items() if found}
 
 
 def _progress(

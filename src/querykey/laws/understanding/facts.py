@@ -100,6 +100,7 @@ class LossInterface:
 
     name: str
     ignored: int | None = None  # None: every label that it takes counts
+    tags: int | None = None  # how many labels there are, where these are no words
 
 
 @dataclass(frozen=True)

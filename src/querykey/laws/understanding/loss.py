@@ -34,31 +34,57 @@ class Asked:
 
 
 def find_loss(runner: Runner) -> LossInterface | None:
-    """Return the argument by which a model that reads tokens returns its own loss, or None."""
+    """Return the argument by which a model that reads tokens returns its own loss, or None.
+
+    Labels are words; where these are not taken, they are as many as a place has scores.
+    """
     main = runner.signature.main
     if main.kind != "tokens" or main.axes[0] != "batch":
         return None
     setting = Setting(batch=ROWS, length=LENGTH)
     inputs = runner.inputs(setting)
     taken = {entry.name for entry in runner.signature.inputs}
-    labels = distinct_labels(runner, inputs)
-    for name in [n for n in runner.copies.parameters if LABELS.match(n) and n not in taken]:
-        losses = []
-        for value in (labels, labels.roll(1, 1)):
-            try:
-                losses.append(loss_of(runner, {**inputs, name: value}, setting))
-            except Exception:  # it takes labels of another kind
-                break
-        if len(losses) == 2 and None not in losses and losses[0] != losses[1]:
-            return LossInterface(name, _ignored(runner, inputs, name, labels, setting))
+    names = [n for n in runner.copies.parameters if LABELS.match(n) and n not in taken]
+    for tags in (None, _scores(runner)) if names else ():
+        if tags == 0:
+            break
+        labels = distinct_labels(runner, inputs, tags)
+        for name in names:
+            losses = []
+            for value in (labels, labels.roll(1, 1)):
+                try:
+                    losses.append(loss_of(runner, {**inputs, name: value}, setting))
+                except Exception:  # it takes labels of another kind
+                    break
+            if len(losses) == 2 and None not in losses and losses[0] != losses[1]:
+                return LossInterface(name, _ignored(runner, inputs, name, labels, setting), tags)
     return None
 
 
-def distinct_labels(runner: Runner, inputs: Inputs) -> torch.Tensor:
-    """Return labels of which no two are the same, where the vocabulary allows it."""
+def _scores(runner: Runner) -> int:
+    """Return how many scores every token has, where these are fewer than words; else 0."""
+    answer = runner.attempt(runner.inputs(), PLAIN) if runner.signature.sequential else None
+    count = 0 if answer is None else answer.shape[-1]
+    return count if 1 < count < runner.signature.main.high else 0
+
+
+def distinct_labels(runner: Runner, inputs: Inputs, tags: int | None = None) -> torch.Tensor:
+    """Return labels of which no two are the same, where the vocabulary allows it.
+
+    Of few tags no two in a row are the same, where that is possible.
+    """
     main = runner.signature.main
     shape = inputs[main.name].shape
     count = shape.numel()
+    tags = tags or (runner.facts.loss.tags if runner.facts.loss else None)
+    if tags:
+        generator = torch.Generator().manual_seed(5)
+        rounds = -(-shape[1] // tags)
+        rows = [
+            torch.cat([torch.randperm(tags, generator=generator) for _ in range(rounds)])
+            for _ in range(shape[0])
+        ]
+        return torch.stack(rows)[:, : shape[1]]
     if main.high - main.low < count:
         return inputs[main.name].clone()
     generator = torch.Generator().manual_seed(5)
@@ -137,11 +163,14 @@ def _places(runner: Runner, inputs: Inputs) -> tuple[int, int]:
 def scores_of(
     runner: Runner, output: Any, recorder: Recorder, inputs: Inputs
 ) -> Iterator[torch.Tensor]:
-    """Yield the tensors of scores of words: those that are returned, then those of modules."""
+    """Yield the tensors of scores of labels: those that are returned, then those of modules."""
     batch, length = _places(runner, inputs)
+    tags = runner.facts.loss.tags if runner.facts.loss else None
     produced = [t for call in reversed(recorder.done) if call.path for t in call.outputs]
     for tensor in [*(t for _, t in tensors(output)), *produced]:
-        wide = tensor.dim() >= 2 and tensor.shape[-1] >= runner.signature.main.high
+        wide = tensor.dim() >= 2 and (
+            tensor.shape[-1] == tags if tags else tensor.shape[-1] >= runner.signature.main.high
+        )
         placed = tensor.shape[:-1] in ((batch, length), (batch * length,))
         if wide and placed and tensor.is_floating_point():
             yield tensor

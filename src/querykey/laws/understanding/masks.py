@@ -39,7 +39,7 @@ def _lengths(runner: Runner) -> Iterator[MaskArgument]:
     """Yield every argument that takes the number of real tokens of each row."""
     signature = runner.signature
     for entry in signature.inputs:
-        if entry.kind == "lengths":
+        if entry.kind == "lengths" and signature.length_told_by(entry):
             mask = MaskArgument(entry.name, signature.length_told_by(entry), counts="any order")
             inputs = runner.inputs()
             real = signature.all_real(inputs, mask.axis)
@@ -189,7 +189,12 @@ def _meaning(
     settled = [mask for mask, _ in fits if by_owner or REAL.search(name) or HIDES.search(name)]
     settled.sort(key=lambda mask: mask not in used)
     blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
-    return next(iter(settled or used or neutral or blind), None)
+    mask = next(iter(settled or used or neutral or blind), None)
+    if mask in used or mask not in settled or not HIDES.search(name):
+        return mask
+    other = replace(mask, hides=not mask.hides)
+    contrary = hides_tokens(runner, inputs, other) and not hides_tokens(runner, inputs, mask)
+    return replace(mask, contrary=contrary)
 
 
 def _nearest(runner: Runner, name: str, axes: Iterable[str]) -> list[str]:

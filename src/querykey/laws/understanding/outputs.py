@@ -30,19 +30,25 @@ class Slot:
         return "".join(f".{p}" if isinstance(p, str) else f"[{p}]" for p in self.path)
 
     def take(self, output: Any, batch: int) -> torch.Tensor:
-        """Return the tensor as (batch, positions, rest), or (batch, rest) without positions."""
+        """Return the tensor as (batch, positions, rest), or (batch, rest) without positions.
+
+        One number for each of them is a rest of one.
+        """
         tensor = follow(output, self.path)
         if not isinstance(tensor, torch.Tensor):  # a switch put it into a container
             tensor = next(part for _, part in answers(tensor))
         if self.flat:
-            tensor = tensor.reshape(batch, -1, *tensor.shape[1:])
-            return tensor.flatten(2) if tensor.dim() > 3 else tensor
+            return _with_rest(tensor.reshape(batch, -1, *tensor.shape[1:]), 2)
         front = [axis for axis in (self.batch, self.seq) if axis is not None]
         tensor = tensor.movedim(front, list(range(len(front))))
         if self.batch is None:
             tensor = tensor.unsqueeze(0)
-        keep = 1 if self.seq is None else 2
-        return tensor.flatten(keep) if tensor.dim() > keep + 1 else tensor
+        return _with_rest(tensor, 1 if self.seq is None else 2)
+
+
+def _with_rest(tensor: torch.Tensor, keep: int) -> torch.Tensor:
+    """Return a tensor whose axes after the first `keep` are one axis."""
+    return tensor.unsqueeze(-1) if tensor.dim() == keep else tensor.flatten(keep)
 
 
 def children(value: Any) -> Iterator[tuple[str | int, Any]]:

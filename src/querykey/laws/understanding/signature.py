@@ -65,7 +65,9 @@ class CallSignature:
         for entry in self.inputs:
             drawn[entry.name] = draw(entry, sizes, generator, dtype)
             if entry.kind == "lengths":
-                drawn[entry.name] = torch.full((batch,), sizes[self.length_told_by(entry)])
+                told = self.length_told_by(entry)
+                fixed = next((axis for axis in self.main.axes[1:] if isinstance(axis, int)), 1)
+                drawn[entry.name] = torch.full((batch,), sizes[told] if told else fixed)
         if self.echo:
             drawn[self.echo] = drawn[self.main.name]
         return drawn
@@ -160,18 +162,21 @@ class CallSignature:
         return self.edit(inputs, lambda value: value[:, start:stop], axis)
 
     def length_told_by(self, lengths: Input) -> str:
-        """Return the length that an argument of row lengths speaks of: the first, or by name."""
+        """Return the length that an argument of row lengths speaks of: the first, or by name.
+
+        It is the empty string where every length is fixed.
+        """
         data = [entry for entry in self.inputs if length_of(entry)]
         first = lengths.name.split("_")[0]
         named = [entry for entry in data if entry.name.startswith(first)]
-        return length_of([*named, *data][0])
+        return next((length_of(one) for one in [*named, *data]), "")
 
     def _echoed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return inputs in which the second copy of the ids, and lengths of rows, fit the rest."""
         if self.echo and self.echo in inputs:
             inputs[self.echo] = inputs[self.main.name]
         for entry in self.inputs:
-            if entry.kind == "lengths" and entry.name in inputs:
+            if entry.kind == "lengths" and entry.name in inputs and self.length_told_by(entry):
                 most = self.all_real(inputs, self.length_told_by(entry)).shape[1]
                 inputs[entry.name] = inputs[entry.name].clamp(max=most)
             if entry.kind == "positions" and entry.name in inputs:

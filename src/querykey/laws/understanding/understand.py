@@ -14,6 +14,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.subject import Subject
 from querykey.laws.trial import deviation
 from querykey.laws.understanding.arguments import find_arguments
+from querykey.laws.understanding.batches import taking_a_batch
 from querykey.laws.understanding.cache_protocol import find_cache
 from querykey.laws.understanding.facts import ModelFacts, Protocols, Rounding
 from querykey.laws.understanding.inputs import UnfitError, UnsuitedError, find_signature
@@ -43,7 +44,14 @@ def understand(subject: Subject, seed: int = 0) -> Runner:
 
 def _understood(subject: Subject, seed: int) -> Runner:
     """Find one fact after the other; every step needs those before it."""
-    copies, signature = find_signature(subject, seed)
+    try:
+        copies, signature = find_signature(subject, seed)
+    except UnfitError:
+        batched = taking_a_batch(subject)
+        if batched is None:
+            raise
+        subject = batched
+        copies, signature = find_signature(subject, seed)
     if is_one_sample(copies, signature):
         copies, signature = find_signature(one_by_one(subject, signature), seed)
     signature = with_its_one_length(copies, signature)
