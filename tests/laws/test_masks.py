@@ -223,4 +223,4 @@ def test_a_mask_that_is_meant_against_its_name_is_told_so(body):
     finding = padding(taking("key_padding_mask", body)()).law("padding.right")
     assert finding.verdict == ("violated" if body is REAL else "holds")
     if body is REAL:
-        assert "it hides where it is not): if that is meant, state all inputs" in finding.note
+        assert "it hides where there is none: if that is meant, state all inputs" in finding.note

@@ -131,11 +131,12 @@ def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterato
 
 def _contrary(runner: Runner, axis: str) -> str:
     """Return what to say of a mask that hides the opposite of what its name says."""
-    masks = [mask for mask in runner.facts.masks_over(axis) if mask.contrary]
+    names = {mask.name for mask in runner.facts.masks_over(axis)}
     return "".join(
-        f" ({mask}: if that is meant, state all inputs, this one with --input "
-        f"'{mask.name}=mask(batch,seq)')"
-        for mask in masks
+        f" (by its name a 1 in {name} marks padding, but it hides where there is none: if that is "
+        f"meant, state all inputs, this one with --input '{name}=mask(batch,seq)')"
+        for name in runner.facts.arguments.padding.contrary
+        if name in names
     )
 
 

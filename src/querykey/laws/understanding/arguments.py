@@ -15,7 +15,7 @@ from querykey.laws.trial import deviation
 from querykey.laws.understanding.copies import backends_of
 from querykey.laws.understanding.facts import OptionalArguments, PaddingSigns, PositionArgument
 from querykey.laws.understanding.mask_evidence import counts_real_tokens
-from querykey.laws.understanding.masks import find_idle, find_masks
+from querykey.laws.understanding.masks import find_contrary, find_idle, find_masks
 from querykey.laws.understanding.padding_ids import find_padding_ids
 
 POSITIONS = re.compile(r"^(position_?ids|positions?|pos|pos_ids|decoder_position_ids)$")
@@ -38,6 +38,7 @@ def find_arguments(runner: Runner) -> OptionalArguments:
         PaddingSigns(
             tuple(find_padding_ids(runner, masks)),
             tuple(find_idle(runner, masks)),
+            tuple(find_contrary(runner, masks)),
             counts_real_tokens(runner, masks),
         ),
     )

@@ -37,6 +37,7 @@ class PaddingSigns:
 
     ids: tuple[tuple[str, int], ...] = ()  # from which it makes its own mask, by length
     idle: tuple[str, ...] = ()  # called masks, and nothing that is passed for them matters
+    contrary: tuple[str, ...] = ()  # masks that hide the opposite of what their name says
     counted: bool = False  # real tokens are counted by the mask, as positions of left-padded rows
 
 

@@ -20,7 +20,6 @@ class MaskArgument:
     hides: bool = False  # True: a 1 marks padding, as in torch.nn
     dtype: torch.dtype = torch.long  # a float is added to scores: 0 for what is real
     counts: str = ""  # "any order" or "longest first": it takes the number of real tokens instead
-    contrary: bool = False  # by its name a 1 marks padding, and it hides what a 0 marks
     form: str = ""  # "keys": (batch, 1, 1, keys); "pairs": (batch, 1, queries, keys)
 
     def __str__(self) -> str:
@@ -29,8 +28,6 @@ class MaskArgument:
         if self.dtype.is_floating_point:
             return f"{self.name} (added to scores, 0 for a real token)"
         mark = True if self.dtype is torch.bool else 1
-        if self.contrary:
-            return f"{self.name} ({mark} marks padding by its name, but it hides where it is not)"
         return f"{self.name} ({mark} marks {'padding' if self.hides else 'a real token'})"
 
     def value(self, real: torch.Tensor) -> torch.Tensor:

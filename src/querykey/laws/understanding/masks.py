@@ -127,6 +127,16 @@ def find_idle(runner: Runner, masks: Iterable[MaskArgument]) -> Iterator[str]:
             yield name
 
 
+def find_contrary(runner: Runner, masks: Iterable[MaskArgument]) -> Iterator[str]:
+    """Yield the masks in which a 1 marks padding by their name, and which hide what a 0 marks."""
+    inputs = runner.inputs()
+    for mask in masks:
+        if not HIDES.search(mask.name) or not mask.hides or hides_tokens(runner, inputs, mask):
+            continue
+        if hides_tokens(runner, inputs, replace(mask, hides=False)):
+            yield mask.name
+
+
 def _moved(runner: Runner, inputs: Inputs, mask: MaskArgument, plain: Any) -> bool | None:
     """Return whether a mask that hides two tokens moves the answer; None where it does not run."""
     real = runner.signature.all_real(inputs, mask.axis)
@@ -189,12 +199,7 @@ def _meaning(
     settled = [mask for mask, _ in fits if by_owner or REAL.search(name) or HIDES.search(name)]
     settled.sort(key=lambda mask: mask not in used)
     blind = [mask for mask, _ in fits if _ignores_hidden(runner, inputs, mask)]
-    mask = next(iter(settled or used or neutral or blind), None)
-    if mask in used or mask not in settled or not HIDES.search(name):
-        return mask
-    other = replace(mask, hides=not mask.hides)
-    contrary = hides_tokens(runner, inputs, other) and not hides_tokens(runner, inputs, mask)
-    return replace(mask, contrary=contrary)
+    return next(iter(settled or used or neutral or blind), None)
 
 
 def _nearest(runner: Runner, name: str, axes: Iterable[str]) -> list[str]:
