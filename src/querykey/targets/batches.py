@@ -19,7 +19,7 @@ from querykey.words import checked
 MOST = 8  # tensors in one batch
 
 
-class Batch(dict):
+class NamedTensors(dict):
     """The tensors of one call by name, as keys and as attributes; notes what is not there."""
 
     def __init__(self, tensors: dict[str, Any]):
@@ -63,7 +63,7 @@ class TakesBatch:
 
     def __call__(self, **tensors: Any) -> Any:
         """Call the model with one object that holds these tensors."""
-        return self.model(Batch(tensors))
+        return self.model(NamedTensors(tensors))
 
     @property
     def __signature__(self) -> Signature:
@@ -87,7 +87,7 @@ def takes_batch(model: nn.Module) -> TakesBatch | None:
         for inputs, batch, ran in _tried(model, wanted):
             missed = [n for n in batch.missed if isinstance(n, str) and n.isidentifier()]
             if ran and wanted:
-                inputs = with_batch_found(inputs, lambda v: run_quietly(model, v, Batch))
+                inputs = with_batch_found(inputs, lambda v: run_quietly(model, v, NamedTensors))
                 return TakesBatch(
                     model, names[0], inputs, tuple(dict.fromkeys(missed)), batch.attributes
                 )
@@ -99,12 +99,14 @@ def takes_batch(model: nn.Module) -> TakesBatch | None:
     return None
 
 
-def _tried(model: nn.Module, wanted: list[str]) -> Iterator[tuple[tuple[Input, ...], Batch, bool]]:
+def _tried(
+    model: nn.Module, wanted: list[str]
+) -> Iterator[tuple[tuple[Input, ...], NamedTensors, bool]]:
     """Yield guesses of these tensors, each with its batch after the call and whether it ran."""
     for inputs in guesses(model, wanted):
-        batch = Batch({})
+        batch = NamedTensors({})
 
-        def filled(values: dict[str, Any], batch: Batch = batch) -> Batch:
+        def filled(values: dict[str, Any], batch: NamedTensors = batch) -> NamedTensors:
             batch.update(values)
             return batch
 
