@@ -103,6 +103,14 @@ GOOD: dict[str, Callable[[], Good]] = {
         costs.write_page,
         {"report": report(), "target": "a", "file": "a.html", "view": view(), "figures": ["<svg>"]},
     ),
+    "targets.argument_names": lambda: (targets.argument_names, {"model": linear()}),
+    "targets.by_name": lambda: (targets.by_name, {"name": "mask"}),
+    "targets.takes_batch": lambda: (targets.takes_batch, {"model": linear()}),
+    "targets.TakesBatch": lambda: (
+        targets.TakesBatch,
+        {"model": linear(), "argument": "batch", "inputs": target().inputs, "optional": ("mask",),
+         "attributes": False},
+    ),
     "targets.Input": lambda: (
         targets.Input,
         {"name": "x", "kind": "array", "axes": ("n", 3), "low": 0, "high": 5, "required": True,

@@ -14,7 +14,7 @@ from querykey.targets.batch_axis import with_batch_found
 from querykey.targets.guessing import argument_names, guesses
 from querykey.targets.inputs import Input
 from querykey.targets.trial import run_quietly, trial
-from querykey.words import checked
+from querykey.words import check_fields, checked
 
 MOST = 8  # tensors in one batch
 
@@ -60,6 +60,9 @@ class TakesBatch:
     inputs: tuple[Input, ...]  # that every batch must hold
     optional: tuple[str, ...] = field(default=())  # that a batch may hold
     attributes: bool = False  # the object has attributes, and need not be a dict
+
+    def __post_init__(self):
+        check_fields(self)
 
     def __call__(self, **tensors: Any) -> Any:
         """Call the model with one object that holds these tensors."""

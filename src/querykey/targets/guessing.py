@@ -133,16 +133,19 @@ def _masks(names: list[str]) -> list[tuple[str | int, ...]]:
 
 
 def _input(name: str, candidate: Candidate, mask: tuple[str | int, ...]) -> Input:
-    return by_name(name, mask) or Input(name, *candidate)
+    known = by_name(name)
+    if known and MASKS.fullmatch(name):
+        return replace(known, axes=mask)
+    return known or Input(name, *candidate)
 
 
 @checked
-def by_name(name: str, mask: tuple[str | int, ...] = ("batch", "seq")) -> Input | None:
+def by_name(name: str) -> Input | None:
     """Return what an argument is whose name tells that it is no data; None where it may be."""
     if EDGES.fullmatch(name):
         return Input(name, "mask", ("batch", "seq", "seq"))
     if MASKS.fullmatch(name):
-        return Input(name, "mask", mask)
+        return Input(name, "mask", ("batch", "seq"))
     if PLACES.fullmatch(name):
         return Input(name, "positions", ("seq",))
     if STARTS.fullmatch(name):
