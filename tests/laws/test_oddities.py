@@ -183,7 +183,7 @@ class Placed(nn.Module):
 def test_positions_that_every_call_must_give_are_counted(ahead, given):
     example = (torch.randint(0, WORDS, (2, 7)), torch.arange(7)) if given else None
     report = check(Placed(ahead), example, laws=["causality", "cache.step"])
-    assert report.about["cache"] == "setup_caches(), then told input_pos"
+    assert report.about["cache"] == "setup_caches(), then input_pos in every call"
     names = ["causality.perturb", "causality.gradient", "causality.prefix", "cache.step"]
     assert [finding.law for finding in report.violations] == names * ahead
     verdicts = {report.law(name).verdict for name in names}

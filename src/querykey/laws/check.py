@@ -272,7 +272,7 @@ def about(runner: Runner) -> dict[str, str]:
     }
     if facts.loss:
         counts = accepts_the_count(runner)
-        words["loss"] = f"by {facts.loss.name}{', told num_items_in_batch' * counts}"
+        words["loss"] = f"from {facts.loss.name}{' and num_items_in_batch' * counts}"
     if facts.arguments.positions:
         words["positions"] = facts.arguments.positions.name
     return words

@@ -65,7 +65,9 @@ def judge(runner: Runner, law: Law, weights: str = "both") -> Finding:
         if isinstance(error, NotImplementedError | ValueError) and FLEX.search(str(error)):
             return Finding(law.name, "not-applicable", note=last_line(error)[:200])
         if law.name.startswith("cache."):  # a refusal is honest: nothing is silently wrong
-            return Finding(law.name, "not-applicable", note=f"it refuses: {last_line(error)[:200]}")
+            return Finding(
+                law.name, "not-applicable", note=f"the model raised {last_line(error)[:200]}"
+            )
         note = raised(error, 300)
         return Finding(law.name, "error", note=note, traceback=traceback_of(error))
 

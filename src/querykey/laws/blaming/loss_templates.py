@@ -202,8 +202,8 @@ def of_count(runner: Runner, outcome: Outcome, finding: Finding) -> Bodies:
 COUNTED = ("whole", "twice", "first", "second", "third")
 SHARES = """
 rows = first + second + third
-print(f"told the number of all labels, the losses of 3 rows add up to {rows:.4g} and that of their "
-      f"batch is {whole:.4g}; told twice the number, the batch's is {twice:.4g}")
+print(f"with the number of all labels, the losses of 3 rows add up to {rows:.4g} and that of "
+      f"their batch is {whole:.4g}; with twice the number, the batch's is {twice:.4g}")
 sys.exit(int(max(abs(rows - whole), abs(2 * twice - whole)) > LIMIT * abs(whole)))
 """
 

@@ -102,14 +102,14 @@ def _contract(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     advice = not (explicit or is_of_library(model))  # somebody's own may never meet such a trainer
     size = abs(whole) or 1.0
     note = (
-        f"its loss does not divide by num_items_in_batch, which a trainer that accumulates tells "
-        f"it: the losses of 3 rows add up to {rows:.4g}, that of their batch is {whole:.4g}, so 3 "
-        f"steps of accumulation train with {rows / whole:.3g} times the loss"
+        f"its loss is not divided by num_items_in_batch, which trainers pass when they accumulate "
+        f"gradients: the losses of 3 rows add up to {rows:.4g}, but that of their batch is "
+        f"{whole:.4g}, so accumulating 3 rows trains with {rows / whole:.3g} times the loss"
     )
     yield Outcome(abs(rows - whole) / size, note, setting, evidence=evidence, advice=advice)
     note = (
-        f"its loss takes num_items_in_batch and does not divide by it: told twice the number it is "
-        f"{twice:.4g} after {whole:.4g}, {twice / whole:.3g} times as much"
+        f"its loss takes num_items_in_batch but is not divided by it: with twice the number it is "
+        f"{twice:.4g}, {twice / whole:.3g} times the {whole:.4g} that it was"
     )
     yield Outcome(abs(2 * twice - whole) / size, note, setting, evidence=evidence, advice=advice)
 
@@ -148,7 +148,7 @@ LAWS = (
         says="Gradients and losses of rows add up to those of the batch.",
         why="Otherwise accumulating gradients trains another model (transformers 34191).",
         how="A batch is split into rows and the sums of their gradients are compared; so are those "
-        "of the losses, told num_items_in_batch as Hugging Face's Trainer does (47688).",
+        "of the losses, given num_items_in_batch as Hugging Face's Trainer does (47688).",
         trials=accumulation,
         applies=lambda runner: has_rows(runner) or has_weights(runner),
         sweep=sweeps.once,

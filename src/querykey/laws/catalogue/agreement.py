@@ -103,7 +103,7 @@ def agreement(runner: Runner, setting: Setting) -> Iterator[Outcome]:
             try:
                 second = other.answer(Run(inputs, run.setting), recorders[1])
             except Exception as error:
-                raise RefusalError(f"the other refuses: {last_line(error)[:160]}") from error
+                raise RefusalError(f"the other model raised {last_line(error)[:160]}") from error
         if keep is not None and first.shape == second.shape:
             first, second = keep.of(first), keep.of(second)
         limit = max(runner.facts.threshold, theirs.facts.threshold)
@@ -194,8 +194,8 @@ LAWS = (
         AGREEMENT,
         says="A model answers as another one does that is meant to be the same.",
         why="Otherwise a port has another order of heads, sign of a bias or scale.",
-        how="With check(model, like=other) the other gets the same weights, by name and shape or "
-        "by a function of yours, and answers are compared, with padding too.",
+        how="With check(model, like=other) the other model gets the same weights, by name and "
+        "shape or by a function of yours, and answers are compared, with padding too.",
         trials=agreement,
         applies=has_a_counterpart,
         sweep=both_weights,

@@ -105,9 +105,9 @@ LAWS = (
         "cache.reorder",
         says="A cache whose rows are reordered goes on with those rows.",
         why="Otherwise beam search continues one beam with the memory of another.",
-        how="Prompts are read, the cache's rows are taken in another order by its own method, the "
-        "model's, or along the axis of rows; a fresh cache that read those prompts tells what is "
-        "right.",
+        how="Prompts are read, and the cache's rows are taken in another order by its own method, "
+        "the model's, or along the axis of rows. The right answers are those of a fresh cache that "
+        "has read the prompts in that order.",
         trials=reorder,
         applies=has_a_cache,
         sweep=five_rows,
@@ -117,7 +117,7 @@ LAWS = (
         says="A cache whose last tokens are dropped goes on as if they had never been fed.",
         why="Otherwise speculative decoding is misled by drafts that were turned down.",
         how="Three wrong tokens are fed after a prompt and dropped by the cache's own method, "
-        "along the axis of tokens, or by telling a smaller start.",
+        "along the axis of tokens, or by passing a smaller start.",
         trials=crop,
         applies=can_forget,
         sweep=five_rows,

@@ -96,7 +96,7 @@ def checkpoint(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     try:
         plain = gradients(runner.using(model.train(), setting), run, keep)
     except Exception as error:
-        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+        raise RefusalError(f"the model raised {last_line(error)[:160]}") from error
     try:
         recomputed = gradients(runner.using(other.train(), setting), run, keep)
     except Exception as error:

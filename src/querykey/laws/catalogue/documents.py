@@ -133,7 +133,7 @@ def packed(runner: Runner, setting: Setting) -> Iterator[Trial]:
                 yield from trials
                 return
     if refused:
-        raise RefusalError(f"it refuses: {refused.splitlines()[0][:160]}")
+        raise RefusalError(f"the model raised an error: {refused.splitlines()[0][:160]}")
     raise RefusalError("restarting positions, or segments, do not keep documents apart in it")
 
 
@@ -174,7 +174,7 @@ LAWS = (
         "documents",
         says="Documents that are packed into one row answer as they do in rows of their own.",
         why="Otherwise training on packed rows mixes texts that have no part in each other.",
-        how="Rows of two and three documents are told of by ids, by borders or by positions that "
+        how="Rows of two and three documents are marked by ids, by borders or by positions that "
         "restart, whichever the model takes; every document is then run alone.",
         trials=packed,
         applies=takes_documents,

@@ -19,7 +19,7 @@ def is_unordered(runner: Runner) -> str:
         return "it is not an encoder"
     ordered = runner.subject.ordered
     if ordered is not None:
-        return "order enters, as told" if ordered else ""
+        return "order matters, as you said" if ordered else ""
     if runner.signature.only:
         return "order enters: it takes one number of tokens and no other"
     sign = sign_of_order(runner.copies.model)

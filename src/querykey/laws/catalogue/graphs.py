@@ -46,7 +46,7 @@ def _bare(
             except Exception as error:
                 if way is function:
                     raise
-                raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+                raise RefusalError(f"the compiled model raised {last_line(error)[:160]}") from error
             gradients = {n: None if p.grad is None else p.grad.clone() for n, p in trained(model)}
             parts.append((answer.detach(), gradients, Recorder()))
         yield compared(runner, what, parts[0], parts[1], None, setting)
@@ -63,7 +63,7 @@ def exports(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         graph = program.module()
         answer = runner.take(graph(**inputs), inputs)
     except Exception as error:
-        raise RefusalError(f"it refuses: {last_line(error)[:160]}") from error
+        raise RefusalError(f"exporting raised {last_line(error)[:160]}") from error
     with torch.no_grad():
         own = runner.take(model(**inputs), inputs)
     far = deviation(own, answer)[0]
@@ -76,8 +76,8 @@ LAWS = (
         "paths.compile",
         says="Compiling a model changes neither answers nor gradients.",
         why="Otherwise what was tested is not what is trained.",
-        how="It calls torch.compile on a copy, at two lengths; only on request, because it takes "
-        "half a minute.",
+        how="A copy is compiled by torch.compile and called at two lengths; only on request, "
+        "because that takes half a minute.",
         trials=compiles,
         applies=has_weights,
         sweep=once,
@@ -87,8 +87,8 @@ LAWS = (
         "paths.export",
         says="An exported graph gives the same answers on other inputs.",
         why="Otherwise a number of the example was frozen into the graph.",
-        how="With torch.export it traces a copy, and the graph is called on other such inputs; "
-        "only on request.",
+        how="A copy is traced by torch.export, and the graph is called on other inputs of the "
+        "same sizes; only on request.",
         trials=exports,
         sweep=once,
         on_request=True,

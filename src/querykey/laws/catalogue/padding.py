@@ -123,7 +123,7 @@ def _content(runner: Runner, setting: Setting, axis: str, left: bool) -> Iterato
         Run({**changed, **masks}, setting),
         (keep, keep),
         (move, move) if move else None,
-        f"only the content of the {'left' if left else 'right'} padding of {axis} changed"
+        f"only the content of its {'left' if left else 'right'} padding along {axis} changed"
         f"{_contrary(runner, axis)}",
         _inside(runner, axis, real.nonzero().tolist(), real.nonzero().tolist()),
     )
@@ -153,7 +153,8 @@ def _amount(
         **arguments(runner, axis, real, counted),
     }
     name = getattr(runner.facts.arguments.positions, "name", "")
-    side = f"{'left' if left else 'right'} padding of {axis}{'' if counted else f', and no {name}'}"
+    side = f"{'left' if left else 'right'} padding along {axis}"
+    uncounted = "" if counted else f" (no {name} was passed)"
     for row in [row for row in range(setting.batch) if not bool(real[row].all())]:
         span = real[row].nonzero().flatten().tolist()
         alone = signature.cut(signature.take_rows(inputs, [row]), span[0], span[-1] + 1, axis)
@@ -164,7 +165,7 @@ def _amount(
             Run({**alone, **masks}, setting),
             _same_answers(runner, inputs, axis, row, span),
             None,
-            f"the row was given without its {side}",
+            f"the row was given without its {side}{uncounted}",
             _inside(runner, axis, [(row, i) for i in span], [(0, i) for i in range(len(span))]),
             advice=left and not (counted and means_left_padding(runner, axis)),
         )

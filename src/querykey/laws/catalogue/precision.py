@@ -37,9 +37,9 @@ def casts(runner: Runner) -> str:
     if not any(p.is_floating_point() for p in runner.copies.model.parameters()):
         return "it has no weights to cast"
     if any(isinstance(m, torch.jit.ScriptModule) for m in runner.copies.model.modules()):
-        return "TorchScript's modules run out of sight, so their rounding cannot be told"
+        return "the modules of TorchScript cannot be watched, so their rounding is not known"
     if not runner.facts.rounding.wide:
-        return "it refuses float64, so there is nothing to compare with"
+        return "it does not run in float64, so there is nothing to compare with"
     if not is_deterministic(runner):
         return "the same call gives another answer, which looks like an error of rounding"
     return ""

@@ -33,7 +33,7 @@ def reload(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     runner.copies.reset(setting)
     used = duplicate(runner.copies.of(setting), wide=False)
     if not _forgets(runner, duplicate(used, wide=False), setting):
-        raise RefusalError("its answers depend on earlier calls, which determinism tells of")
+        raise RefusalError("its answers depend on earlier calls, which the law determinism reports")
     fresh, how = fresh_model(runner, setting)
     _train(runner, used)
     try:

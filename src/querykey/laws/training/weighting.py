@@ -235,8 +235,8 @@ LAWS = (
         says="The losses of batches that are accumulated add up to one mean.",
         why="Otherwise the gradient is as many times too large (transformers 47688).",
         how="The weight of every batch's loss in the gradient is measured where the loss is "
-        "reduced, for passes that one line of code makes; their sum is told. Gradients that are "
-        "cleared before a step, or left over for the next epoch, are seen as well.",
+        "reduced, and those of the backward passes of one line of code are added up. Gradients "
+        "that are cleared before a step, or left over at the end of an epoch, are reported, too.",
         judge=accumulation,
     ),
     TrainingLaw(

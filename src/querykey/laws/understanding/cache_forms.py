@@ -49,7 +49,7 @@ def other_forms(runner: Runner) -> Iterator[CacheProtocol]:
     places = [name for name in runner.copies.parameters if PLACES.match(name)]
     for name in dir(type(model)):
         if places and SETUPS.match(name):
-            by = f"{name}(), then told {places[0]}"
+            by = f"{name}(), then {places[0]} in every call"
             step = _set_up(name, main.name, places[0])
             yield CacheProtocol(None, (), step=FoundStep(by, step))
 

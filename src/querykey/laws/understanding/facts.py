@@ -90,9 +90,9 @@ class CacheProtocol:
 
     def __str__(self) -> str:
         if self.step:
-            by = self.step.by if isinstance(self.step, FoundStep) else "as told"
+            by = self.step.by if isinstance(self.step, FoundStep) else "as you said"
             return f"{self.argument}, beside all ids so far" if self.argument else by
-        return self.argument or f"kept inside{f', told {self.start}' if self.start else ''}"
+        return self.argument or f"kept inside{f', with {self.start} passed' if self.start else ''}"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def _intent(runner: Runner) -> Intent:
     """Ask the owner, then the library's class, then what the model does, its parts and its code."""
     causal = runner.subject.causal
     if causal is not None:
-        return Intent(causal, "as told")
+        return Intent(causal, "as you said")
     if not runner.signature.axis or runner.signature.main.kind == "image":
         return Intent(False, "it takes no sequence")
     by_class = _intent_of_class(runner.copies.model)
@@ -117,7 +117,9 @@ def _intent_despite_a_leak(runner: Runner, back: torch.Tensor, ahead: torch.Tens
         why = f"its attribute `{switch[0]}` is {switch[1]}"
         return Intent(switch[1], why, DOUBT.format(SCORES) if doubtful else "")
     if looks_ahead_alone(runner, back):
-        return Intent(True, "meant to be, as it scores words and sees none before them, only later")
+        return Intent(
+            True, "it is meant to be, because it scores words and sees none before them, only later"
+        )
     prefix = _prefix(ahead)
     if prefix:
         return Intent(
@@ -150,9 +152,10 @@ def _intent_of_few_leaks(runner: Runner, back: torch.Tensor, ahead: torch.Tensor
         pairs = length * (length - 1) // 2
         return Intent(
             True,
-            f"meant to be, as {seen_back} of {pairs} pairs look back but only {seen_ahead} ahead",
+            f"it is meant to be, because {seen_back} of {pairs} pairs of positions look back "
+            f"and only {seen_ahead} look ahead",
         )
-    return Intent(True, "meant to be, as later tokens matter far less than earlier ones")
+    return Intent(True, "it is meant to be, because later tokens matter far less than earlier ones")
 
 
 def _frame(runner: Runner) -> int:
@@ -193,7 +196,8 @@ def _intent_of_parts(runner: Runner) -> Intent | None:
     causal, open_ = causal_parts(runner)
     if open_ and causal >= open_:
         return Intent(
-            True, f"meant to be, as {causal} of its {causal + open_} token-mixing modules are"
+            True,
+            f"it is meant to be, because {causal} of its {causal + open_} token-mixing modules are",
         )
     for setting in _variants(runner):
         try:
@@ -202,10 +206,10 @@ def _intent_of_parts(runner: Runner) -> Intent | None:
             continue
         # Where nobody looks at anybody, as behind a mask turned round, nothing is told.
         if back.any() and not ahead.any():
-            return Intent(True, f"meant to be, as it does not look ahead with {setting}")
+            return Intent(True, f"it is meant to be, because it does not look ahead with {setting}")
     if causal and not open_:
         if scores_words(runner) and not runner.copies.functions & TURNS:
-            return Intent(True, "meant to be, as each of its parts is")
+            return Intent(True, "it is meant to be, because each of its parts is")
         # Two recurrences of opposite directions look like this, and so does a leak around them.
         doubt = "each of its parts is causal; if it is meant to be, say kind=decoder"
         return Intent(False, "it looks ahead everywhere", doubt)
@@ -225,10 +229,10 @@ def _intent_of_evidence(runner: Runner) -> Intent:
     if signs.both_ways:
         return Intent(False, "some scores hide later keys, others earlier ones")
     if signs.hides:
-        return Intent(True, f"meant to be, as {signs.hides}, yet it looks ahead")
+        return Intent(True, f"it is meant to be, because {signs.hides}, yet it looks ahead")
     mask = signs.exists or masks_kept(model)
     if mask and runner.signature.main.kind == "tokens":
-        return Intent(True, f"meant to be, as {mask}, yet it looks ahead")
+        return Intent(True, f"it is meant to be, because {mask}, yet it looks ahead")
     if mask:
         return Intent(False, "it looks ahead everywhere", DOUBT.format(mask))
     if scores_words(runner):
