@@ -39,16 +39,16 @@ def generate(
     """
     with status(f"loading {folder}"):
         from querykey.models import Speaker
-    said = False
+    printed = False
     try:
         with status(f"loading {folder}"):
             speaker = Speaker.of(folder)
         for piece in speaker.say(prompt, tokens, temperature, top_k, top_p, seed):
             print(piece, end="", flush=True)
-            said = True
+            printed = True
         print()
     except ValueError as error:
-        if said:  # the refusal is no part of the text
+        if printed:  # the refusal is no part of the text
             print(flush=True)
         return refuse(" ".join(str(error).split()))
     return 0
