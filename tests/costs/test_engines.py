@@ -153,7 +153,7 @@ def test_sizes_that_values_decide_stay_as_symbols():
     report = qk.cost(model, qk.array("n", 6))
     assert list(report.symbols) == ["n", "picked_0", "picked_1"]
     assert str(report.valid) == "picked_0 <= n, picked_1 <= n"
-    assert "`picked_0`: how many values pick in `the whole`" in str(report)
+    assert "`picked_0` is how many rows are picked by values in `the whole model`" in str(report)
     x = torch.randn(9, 6)
     first = int((model.gate(x).argmax(-1) == 0).sum())
     with FlopCounterMode(display=False) as real:

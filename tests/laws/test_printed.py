@@ -93,8 +93,8 @@ def test_a_breach_says_its_setting_its_script_and_that_it_is_known():
     marks = Marks({"purity"}, {"purity": "here/leak.purity.py"})
     text = [part.plain for part in report.paragraphs(marks)]
     assert "BROKEN purity (known)" in text
-    assert "  with train=True, batch=1" in text
-    assert "  to see it: python here/leak.purity.py" in text
+    assert "  called with train=True, batch=1" in text
+    assert "  to reproduce: python here/leak.purity.py" in text
 
 
 @pytest.mark.parametrize(

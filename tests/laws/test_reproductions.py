@@ -186,7 +186,7 @@ def test_the_command_writes_scripts_into_a_folder(factory, tmp_path, monkeypatch
     files = sorted(file.name for file in (tmp_path / "shown").iterdir())
     laws = ["gradient", "perturb", "prefix"]
     assert files == [f"mine_{factory}.causality.{law}.py" for law in laws]
-    assert f"to see it: python shown/mine_{factory}.causality.perturb.py" in out
+    assert f"to reproduce: python shown/mine_{factory}.causality.perturb.py" in out
     for file in files:
         code, out = run(tmp_path / "shown" / file)
         assert code == 1, out

@@ -255,7 +255,8 @@ def _without_symbols(
             raise
         check(measured, options, formulas)
         for name, path in measured.picked.items():
-            formulas.notes.append(f"`{name}`: how many values pick in `{path or 'the whole'}`")
+            place = path or "the whole model"
+            formulas.notes.append(f"`{name}` is how many rows are picked by values in `{place}`")
         return formulas
     formulas.notes.insert(0, f"{refusal}, so the formula was interpolated")
     return formulas

@@ -109,7 +109,7 @@ def _totals(report: CostValues, view: View) -> list[tuple[str, Any]]:
     if report.below is not None:
         lines.append(("another holds for", str(report.below.valid)))
     for op, calls in report.unknown.items():
-        places = ", ".join(path or "the whole" for path in list(calls)[:3])
+        places = ", ".join(path or "the whole model" for path in list(calls)[:3])
         count = sum(calls.values())
         lines.append(("NO FORMULA", f"{op}, {count} call(s) in {places}: not counted"))
     return [*lines, *(("note", note) for note in report.notes)]

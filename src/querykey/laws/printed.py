@@ -124,9 +124,9 @@ def breach(group: Sequence[Finding], marks: Marks, width: int = WIDTH) -> list[T
     if first.module:
         lines.append(f"first module to blame: {first.module} ({first.source})")
     if first.setting:
-        lines.append("with " + ", ".join(f"{k}={v}" for k, v in first.setting.items()))
+        lines.append("called with " + ", ".join(f"{k}={v}" for k, v in first.setting.items()))
     if first.law in marks.scripts:
-        lines.append(f"to see it: python {marks.scripts[first.law]}")
+        lines.append(f"to reproduce: python {marks.scripts[first.law]}")
     shown = [_paragraph(f"BROKEN {laws}", width, "bold red")]
     return shown + [_paragraph(line, width, first="  ", rest="    ") for line in lines if line]
 

@@ -68,7 +68,7 @@ class FormulaSet:
         path, metric = keys[0]
         return (
             f"at {listed(sizes)} the formula gives {predicted.get(keys[0], 0)} and counting gives "
-            f"{counts.get(keys[0], 0)} ({metric} of `{path or 'the whole'}`)"
+            f"{counts.get(keys[0], 0)} ({metric} of `{path or 'the whole model'}`)"
         )
 
 
@@ -85,8 +85,8 @@ def compare_engines(
         if (a - b).expand() != 0:
             path, metric = key
             raise DisagreeError(
-                f"the two engines disagree about {metric} of `{path or 'the whole'}`: {a} with "
-                f"symbols, {b} by interpolation; please report this model"
+                f"the two engines disagree about {metric} of `{path or 'the whole model'}`: "
+                f"{a} with symbols, {b} by interpolation; please report this model"
             )
 
 

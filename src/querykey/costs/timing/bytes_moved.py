@@ -153,7 +153,7 @@ class BytesMoved:
             if formula.get(path, 0) != counted.get(path, 0):
                 return (
                     f"at {listed(point)} it gives {formula.get(path, 0)} and counting "
-                    f"{counted.get(path, 0)} in `{path or 'the whole'}`"
+                    f"{counted.get(path, 0)} in `{path or 'the whole model'}`"
                 )
         return ""
 
