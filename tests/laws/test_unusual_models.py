@@ -196,3 +196,67 @@ class Table(nn.Module):
 def test_the_highest_id_is_tried_before_a_table_is_believed():
     [ids], _ = find_inputs(Table())
     assert ids.high == 399
+
+
+class Slots(nn.Module):
+    """Starts from noise that a seed of its own draws: new numbers, or filled in."""
+
+    def __init__(self, filled):
+        super().__init__()
+        self.filled, self.map, self.size = filled, nn.Linear(5, WIDTH), nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        generator = torch.Generator().manual_seed(3)
+        if self.filled:
+            noise = torch.empty(4, WIDTH).normal_(generator=generator)
+        else:
+            noise = torch.randn(4, WIDTH, generator=generator)
+        keys = self.map(x)
+        return (noise.to(x) * self.size @ keys.mT).softmax(1) @ keys
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_noise_of_a_seed_is_the_same_in_every_precision(filled):
+    report = check(Slots(filled), laws=["dtype.agree", "paths.autocast", "determinism"])
+    assert [f.verdict for f in report.laws] == ["holds"] * 3
+
+
+class Steps(nn.Module):
+    """Features of steps beside their numbers, one of which looks ahead where faulty."""
+
+    def __init__(self, faulty):
+        super().__init__()
+        self.faulty, self.enter, self.place = faulty, nn.Linear(5, WIDTH), nn.Embedding(20, WIDTH)
+
+    def forward(self, states, steps):
+        x = self.enter(states) + self.place(steps)
+        return x.cumsum(1) + (x.roll(-1, 1) if self.faulty else 0)
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_features_beside_numbers_of_steps_are_differentiated_by(faulty):
+    example = (torch.randn(2, 7, 5), torch.randint(20, (2, 7)))
+    report = check(Steps(faulty), example, kind="decoder", laws=["causality.gradient"])
+    assert report.law("causality.gradient").verdict == ("violated" if faulty else "holds")
+
+
+class Chain(nn.Module):
+    """Scores of transitions from tag to tag, which the loss alone reads, or nothing if faulty."""
+
+    def __init__(self, faulty):
+        super().__init__()
+        self.faulty, self.steps = faulty, nn.Parameter(torch.randn(5, 5))
+        self.embed, self.score = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, ids, tags=None):
+        scores = self.score(self.embed(ids))
+        if tags is None:
+            return scores
+        loss = F.cross_entropy(scores.mT, tags)
+        return scores, loss if self.faulty else loss - self.steps[tags[:, :-1], tags[:, 1:]].mean()
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_what_the_loss_alone_reads_is_no_weight_that_never_learns(faulty):
+    finding = check(Chain(faulty), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert finding.verdict == ("advice" if faulty else "holds")

@@ -122,8 +122,9 @@ def embedded(runner: Runner, run: Run, axis: str = "") -> Iterator[tuple[Run, li
     leaves: list[Leaf] = []
     mains = [e for e in runner.signature.inputs if axis in e.axes and e.kind != "mask"]
     if mains and mains[0].kind != "tokens":
-        features = {e.name: run.inputs[e.name].detach().clone().requires_grad_() for e in mains}
-        leaves = [Leaf(features[e.name], e) for e in mains]
+        floats = [e for e in mains if run.inputs[e.name].is_floating_point()]
+        features = {e.name: run.inputs[e.name].detach().clone().requires_grad_() for e in floats}
+        leaves = [Leaf(features[e.name], e) for e in floats]
         yield replace(run, inputs={**run.inputs, **features}), leaves
         return
     handles = []

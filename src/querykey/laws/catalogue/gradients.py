@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from querykey.laws.report import Finding
 from querykey.laws.run import Run, Setting
 from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
+from querykey.laws.understanding.loss import distinct_labels
 from querykey.laws.understanding.outputs import answers, tensors
 from querykey.laws.understanding.reachable import submodule
 from querykey.words import last_line
@@ -81,7 +83,7 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         yield Outcome(1.0, note, setting, evidence=Evidence(module=owner))
         return
     yield _in_part(runner, setting, reached.lines)
-    unused = [name for name in names if name not in reached.used]
+    unused = [name for name in names if name not in reached.used | _by_its_loss(runner, setting)]
     if unused:
         note = (
             f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
@@ -118,6 +120,18 @@ def _dead(runner: Runner, setting: Setting, names: list[str], reached: Reached) 
             continue
         dead = [name for name in dead if name not in passed.parameters]
     return dead
+
+
+def _by_its_loss(runner: Runner, setting: Setting) -> set[str]:
+    """Return the parameters that are read where the model is asked for its own loss."""
+    if runner.facts.loss is None:
+        return set()
+    inputs, uses = runner.inputs(setting), Uses()
+    labels = {runner.facts.loss.name: distinct_labels(runner, inputs)}
+    model = runner.copies.of(setting)
+    with suppress(Exception), torch.no_grad(), uses:
+        runner.call(runner.complete(Run({**inputs, **labels}, setting)), setting)
+    return {name for name, p in trained(model) if id(p) in uses.ids}
 
 
 def _finding(owner: GuiltyModule, note: str) -> Finding:

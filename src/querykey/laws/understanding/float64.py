@@ -34,6 +34,8 @@ DROPOUTS = {
 }  # fmt: skip
 FUSED = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}  # where it is
 CONTAINERS = (dict, set, OrderedDict)
+# What draws numbers: a seed gives other ones in float64 than in float32.
+DRAWN, DRAWN_IN_PLACE = {"rand", "randn", "rand_like", "randn_like"}, {"normal_", "uniform_"}
 GAIN = 1.2  # of a redrawn matrix: scores spread enough for every weight to matter
 
 
@@ -70,6 +72,11 @@ class Float64Mode(TorchFunctionMode):
                 if value.__class__ is torch.dtype:
                     args = tuple(_wider(arg) for arg in args)
                     break
+            if name in DRAWN and kwargs.get("dtype") in (None, torch.float32):
+                return func(*args, **kwargs | {"dtype": torch.float32}).to(torch.float64)
+            if name in DRAWN_IN_PLACE and args[0].dtype is torch.float64:
+                with torch.no_grad():
+                    return args[0].copy_(func(args[0].detach().float(), *args[1:], **kwargs))
             if kwargs and kwargs.get("dtype") in WIDER:
                 kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
         return func(*args, **kwargs)

@@ -19,7 +19,9 @@ from querykey.laws.runner import Runner
 from querykey.laws.understanding.facts import LossInterface
 from querykey.laws.understanding.outputs import tensors
 
-LABELS = re.compile(r"^((lm_|token_|decoder_|masked_lm_)?labels?|targets?|y|label_ids|gold)$")
+LABELS = re.compile(
+    r"^((lm_|token_|decoder_|masked_lm_)?labels?|targets?|y|label_ids|gold|(gold_)?tags?|tag_ids)$"
+)
 IGNORED = (-100, -1)
 ROWS, LENGTH = 3, 6
 
