@@ -16,15 +16,29 @@ import querykey as qk
 from querykey.errors import QuerykeyError
 from querykey.show import write_file
 from querykey.words import (
+    and_more,
     check_fields,
     checked,
     last_line,
+    plural,
     room_for,
     seed_number,
     share,
     suggest,
     whole,
 )
+
+
+def test_a_count_agrees_with_its_noun():
+    assert [plural(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+    assert [plural(n, "matrix", "matrices") for n in (1, 3)] == ["1 matrix", "3 matrices"]
+    assert [f"a{and_more(n, 'row')}" for n in (0, 1, 2)] == [
+        "a",
+        "a and 1 more row",
+        "a and 2 more rows",
+    ]
+    assert and_more(2, "matrix", "matrices") == " and 2 more matrices"
+    assert and_more(1, "matrix", "matrices") == " and 1 more matrix"
 
 
 def test_the_nearest_word_is_suggested_and_no_far_one():

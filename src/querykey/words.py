@@ -32,6 +32,16 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun: `1 row`, `2 rows`; `nouns` where the plural has no mere s."""
+    return f"{count} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def and_more(others: int, noun: str, nouns: str = "") -> str:
+    """Return what follows the first of some things by name: ` and 2 more rows`, or nothing."""
+    return f" and {plural(others, f'more {noun}', nouns and f'more {nouns}')}" if others > 0 else ""
+
+
 def a_type(value: Any) -> str:
     """Return the name of a value's type with its article, such as `an int`."""
     name = type(value).__name__

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from querykey.errors import visible
 from querykey.laws.finding import UNTRIED, Finding
-from querykey.words import checked
+from querykey.words import checked, plural
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -93,8 +93,7 @@ def in_short(heading: Heading, findings: Sequence[Finding]) -> str:
     tried = sum(finding.verdict not in UNTRIED for finding in findings)
     failed = sum(finding.verdict in ("error", "timeout") for finding in findings)
     broken = sum(finding.verdict == "violated" for finding in findings)
-    laws = f"{len(findings)} law{'s' * (len(findings) != 1)}"
-    words = f"{tried} of {laws} tried, {broken or 'none'} broken"
+    words = f"{tried} of {plural(len(findings), 'law')} tried, {broken or 'none'} broken"
     return f"{words}, {failed} failed to run" if failed else words
 
 

@@ -14,6 +14,7 @@ from querykey.costs.formulas.symbolic import symbolic
 from querykey.costs.formulas.validity import MOST, Validity, written
 from querykey.costs.inputs import CostError
 from querykey.costs.measured_model import MeasuredModel
+from querykey.words import plural
 
 QUICK = 300  # a pass of fewer operations is checked at more points
 DEEP = 5000  # in a pass of more, the backward pass of equal layers is counted in two of them
@@ -36,10 +37,8 @@ def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
         if wrong:
             raise DisagreeError(f"the two engines disagree: {wrong}; please report this model")
     if measured.names:
-        several = "" if len(points) == 1 else "s"
-        formulas.notes.append(
-            f"checked by counting operations at {len(points)} concrete choice{several} of sizes"
-        )
+        choices = plural(len(points), "concrete choice")
+        formulas.notes.append(f"checked by counting operations at {choices} of sizes")
         if deep:
             formulas.notes.append("counted forward in every layer, backward in two equal layers")
         check_at_one(measured, options, formulas)

@@ -27,7 +27,7 @@ from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.loss import distinct_labels
 from querykey.laws.understanding.outputs import answers, tensors
 from querykey.laws.understanding.reachable import submodule
-from querykey.words import last_line
+from querykey.words import and_more, last_line
 
 NAME = "gradient.reaches"
 PASSES = ((0, False), (1, False), (0, True))  # seeds of inputs, and whether in training mode
@@ -85,9 +85,8 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     yield _in_part(runner, setting, reached.lines)
     unused = [name for name in names if name not in reached.used | _by_its_loss(runner, setting)]
     if unused:
-        note = (
-            f"no operation reads {unused[0]}{_and_more(unused)}, so it never learns: is it needed?"
-        )
+        more = and_more(len(unused) - 1, "parameter")
+        note = f"no operation reads {unused[0]}{more}, so it never learns: is it needed?"
         yield Outcome(1.0, note, setting, advice=True)
     if reached.refused:
         note = (
@@ -136,10 +135,6 @@ def _by_its_loss(runner: Runner, setting: Setting) -> set[str]:
 
 def _finding(owner: GuiltyModule, note: str) -> Finding:
     return Finding(NAME, "violated", module=owner.path, source=owner.source, note=note)
-
-
-def _and_more(names: list[str]) -> str:
-    return f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
 
 
 def _nothing(runner: Runner, setting: Setting) -> Outcome:

@@ -12,6 +12,7 @@ from querykey.laws.runner import Runner
 from querykey.laws.trial import Evidence, Outcome
 from querykey.laws.understanding.copies import not_finite
 from querykey.laws.understanding.float64 import duplicate
+from querykey.words import plural
 
 OWN = Setting(weights="own")
 
@@ -43,7 +44,7 @@ def told(runner: Runner, weights: list[tuple[str, torch.Tensor]]) -> Outcome:
     """Return the breach of a model whose own weights are not finite."""
     name, tensor = weights[0]
     count = int((~tensor.isfinite()).sum())
-    more = f", and of {len(weights) - 1} more tensors" if len(weights) > 1 else ""
+    more = f", and of {plural(len(weights) - 1, 'more tensor')}" if len(weights) > 1 else ""
     note = (
         f"{count} of {tensor.numel()} numbers of {name}{more} are not finite, and so are answers "
         "with the model's own weights: nothing can be trained"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.objects import alive
 from querykey.laws.training.recording import Recording
 from querykey.laws.training.uses import Use
+from querykey.words import and_more
 
 OPTIMIZER, REGISTRATION = "training.optimizer", "training.registration"
 
@@ -80,7 +81,7 @@ def optimizer(recording: Recording) -> Finding:
         return Finding(OPTIMIZER, "holds")
     first = next(iter(missing))
     name, use = recording.name_of(first), recording.uses.owner(first)
-    more = and_more(missing)
+    more = and_more(len(missing) - 1, "parameter")
     if not stepped & leaves:
         note = (
             f"no parameter of {recording.steps[0].name} gets a gradient, and {name}{more} get "
@@ -109,11 +110,6 @@ def _may_be_meant(recording: Recording, missing: Iterable[int]) -> bool:
     trained = [recording.uses.owner(key) for key in recording.trained()]
     beginning = min((use.order for use in trained if use is not None), default=-1)
     return all(use.order < beginning for use in known)
-
-
-def and_more(keys: Collection[Any]) -> str:
-    """Return the words that follow the name of the first of some parameters."""
-    return f" and {len(keys) - 1} more parameters" if len(keys) > 1 else ""
 
 
 def blamed(
@@ -184,7 +180,7 @@ def registration(recording: Recording) -> Finding:
     if not hidden:
         return Finding(REGISTRATION, "holds")
     _, place, use = hidden[0]
-    more = and_more(hidden)
+    more = and_more(len(hidden) - 1, "parameter")
     what = type(use.module).__name__ if use else "a tensor"
     note = (
         f"{what} in {place}, is used and not registered, so model.parameters() and every "

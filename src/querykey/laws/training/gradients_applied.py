@@ -6,6 +6,7 @@ from querykey.laws.finding import Finding
 from querykey.laws.training.events import Step
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.recording import Recording
+from querykey.words import and_more
 
 NAME = "training.zero-grad"
 
@@ -26,7 +27,7 @@ def _twice(recording: Recording, step: Step, key: int) -> Finding:
     """Return the breach of a step that applies a gradient again, with its sizes."""
     name, count = recording.name_of(key), len(step.again)
     again, parts = step.again[key], step.sources[key]
-    others = f" and {count - 1} more parameters" if count > 1 else ""
+    others = and_more(count - 1, "parameter")
     if len(again) == len(parts):
         note = (
             f"step {step.number + 1} of {step.name} applies the gradient of {name}{others} that an "

@@ -12,6 +12,7 @@ from querykey.laws.finding import Finding
 from querykey.laws.training.depths import Derivative
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.recording import Recording
+from querykey.words import and_more
 
 GRADIENTS, SATURATION = "training.gradients", "training.saturation"
 FAR, NOTABLE = 1e4, 1e3  # ratios of derivatives along a chain of layers: a breach, and advice
@@ -107,7 +108,7 @@ def _dead(recording: Recording) -> Finding | None:
     ]
     if not sizes_there or any(sizes_there):
         return None  # nothing passed through it, as through an expert that is not chosen
-    more = f" and {len(dead) - 1} more matrices" if len(dead) > 1 else ""
+    more = and_more(len(dead) - 1, "matrix", "matrices")
     note = (
         f"the gradient of {recording.name_of(dead[0])}{more} is exactly 0 in every step: what "
         f"comes after it is dead, as a ReLU that is never positive"

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from querykey.laws.finding import Finding
-from querykey.laws.training.coverage import and_more, blamed, keys_of, uncovered
+from querykey.laws.training.coverage import blamed, keys_of, uncovered
 from querykey.laws.training.graph import nodes_behind
 from querykey.laws.training.law import TrainingLaw
 from querykey.laws.training.ledger import mark_of
 from querykey.laws.training.recording import Recording
+from querykey.words import and_more
 
 UPDATE = "training.update"
 HALF = (torch.bfloat16, torch.float16)
@@ -56,7 +57,7 @@ def _unmoved(recording: Recording) -> Finding | None:
             still.setdefault("put back", []).append(key)
     for cause, keys in still.items():
         name, dtype = recording.name_of(keys[0]), recording.ledger.parameters[keys[0]].dtype
-        more = and_more(keys)
+        more = and_more(len(keys) - 1, "parameter")
         note = (
             f"{name}{more} have a gradient and do not move in any step: "
             + {
@@ -120,7 +121,7 @@ def _cut(recording: Recording) -> Finding | None:
     cut = _upstream(recording)
     for key, use in used.items():
         name = recording.name_of(key)
-        more = and_more(keys)
+        more = and_more(len(keys) - 1, "parameter")
         beginning = f"{name}{more} are in the optimizer and never get a gradient: "
         if key in cut:
             note = f"{beginning}{cut[key]}"
