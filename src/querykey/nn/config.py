@@ -19,8 +19,8 @@ class AttentionConfig:
 
     heads: int
     kv_heads: int | None = None  # None: one for each query head
-    key_dim: int | None = None  # U of document 002; None: width / heads
-    value_dim: int | None = None  # I of document 002; None: width / heads
+    key_dim: int | None = None  # None: width / heads
+    value_dim: int | None = None  # None: width / heads
     mechanism: Mechanism = field(default_factory=Softmax)
     output: bool = True  # a projection after the heads are joined
     biases: tuple[Literal["qkv", "output"], ...] = ("qkv", "output")
@@ -121,9 +121,9 @@ class BlockConfig:
     ) -> BlockConfig:
         """Return a block of the literature by its name; `hidden` is 4 * width unless given.
 
-        bare: MLP(A(x)), document 000's: unscaled, no output projection, no residual, no norm.
-        residual: f(A(x) + x), document 004's equation 7.
-        post-norm: the original diagram. pre-norm: what today's models do.
+        bare: MLP(A(x)), unscaled, without output projection, residual or norm.
+        residual: MLP(A(x) + x), without norms.
+        post-norm: as in the original paper (Vaswani et al., 2017). pre-norm: as in today's models.
         """
         among("name", (name,), PRESETS)
         hidden = 4 * width if hidden is None else hidden

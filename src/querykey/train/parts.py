@@ -155,7 +155,7 @@ DATA: dict[str, DataKind] = {
         "scikit-learn's digits", lambda c, folder, make: load_digits(c.data, c.loop.seed), IMAGE
     ),
     "vectors": DataKind(
-        "document 004's vectors of 100 features",
+        "generated vectors: 100 features, of which 20 directions decide the class",
         lambda c, folder, make: load_vectors(c.data, c.loop.seed),
         ("vector", "label"),
     ),

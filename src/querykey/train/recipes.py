@@ -128,7 +128,7 @@ RECIPES: dict[str, TrainingRecipe] = {
         loop={"batch": 64},
     ),
     "autoencoder": _recipe(
-        "autoencoder", "document 004's vectors through 20 numbers and back",
+        "autoencoder", "generated vectors of 100 features through 20 numbers and back",
         {"name": "vectors"}, {"name": "autoencoder"}, "autoencoding",
         optimizer={"name": "sgd", "momentum": 0.9, "rate": 0.05, "decay": 0.0},
         loop={"batch": 64},
