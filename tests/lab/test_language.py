@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from querykey.lab import Depth
+from querykey.lab.experiments import pretraining
 from querykey.lab.language import PRINTED, SentencePair, grammar_pairs, halves
 from querykey.lab.prose import docstrings, library, prose_pairs, sentences
 
@@ -114,3 +116,20 @@ def test_pairs_of_real_text_have_the_right_labels():
     wrong = [p for p in pairs if ((p.first, p.second) in following) != p.label]
     assert len(wrong) < 3  # the same sentences may follow each other somewhere else, too
     assert 110 < sum(pair.label for pair in pairs) < 190
+
+
+def test_what_is_kept_of_real_text_is_for_the_same_sentences_alone(monkeypatch):
+    """Each version of Python has a library of its own, and encoders of two texts do not compare."""
+
+    def parts_with(content):
+        kept = []
+        monkeypatch.setattr(pretraining, "edition", lambda: content)
+        monkeypatch.setattr(
+            pretraining, "side_by_side", lambda depth, function, parts: kept.extend(parts) or kept
+        )
+        pretraining.runs(Depth("full"))
+        return {(text, task, seed, *content) for text, task, seed, _, *content in kept}
+
+    one, other = parts_with("of one Python"), parts_with("of another")
+    assert {part[0] for part in one & other} == {"grammar"}
+    assert len(one - other) == 3 * 6  # seeds; tasks and baselines

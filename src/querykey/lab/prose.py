@@ -7,6 +7,7 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -51,6 +52,12 @@ def library() -> tuple[list[list[str]], list[list[str]]]:
             held = crc32(file.relative_to(root).as_posix().encode()) % 6 == 0
             sides[held].extend(found for d in docstrings(text) if (found := [*sentences(d)]))
     return sides
+
+
+@cache
+def edition() -> str:
+    """Return a hash of the sentences, because other versions of Python have others."""
+    return sha256(repr(library()).encode()).hexdigest()[:16]
 
 
 def adjacent(random: Random, texts: list[list[str]]) -> SentencePair:

@@ -28,7 +28,7 @@ from querykey.lab.encoders import (
 from querykey.lab.experiment import Depth, Experiment
 from querykey.lab.language import PAIR_TASKS, PRINTED, SentencePair, grammar_pairs
 from querykey.lab.measurement import Grid, Measured, Measurement, sampled, unmeasured
-from querykey.lab.prose import prose_pairs
+from querykey.lab.prose import edition, prose_pairs
 from querykey.lab.workers import side_by_side
 from querykey.models import probe
 
@@ -45,7 +45,6 @@ COMPARED = (  # text, what is asked for, trained on, beside trained on
     ("grammar", "entailed", "entailed", "inverted"),
 )
 OPENING = "first word"  # of the second sentence: one of the seven most frequent, or another one
-LONGEST = ("prose", BOTH)  # which has a seed less than the others
 FULL = "at quick depth this is not trained"
 
 CLAIMS = (
@@ -166,8 +165,11 @@ def labels_right(model: nn.Module, pairs: EncodedPairs) -> float:
     return float((label.argmax(1) == pairs.labels).float().mean())
 
 
-def learned(text: str, task: str, seed: int, setting: EncoderSetting) -> Found:
-    """Train an encoder on a task of a text; return what it and its representation know."""
+def learned(text: str, task: str, seed: int, setting: EncoderSetting, content: str = "") -> Found:
+    """Train an encoder on a task of a text; return what it and its representation know.
+
+    `content` is a hash of the text: what is kept of a part is no part of the same with another one.
+    """
     make, tasks = TEXTS[text]
     words = most_frequent(make("adjacent", seed, setting.pairs, False), 2000)
     held = {t: words.encode(make(t, seed, setting.held, True)) for t in tasks}
@@ -212,10 +214,11 @@ def runs(depth: Depth) -> dict[tuple[str, str], list[Found]]:
             for task in (NOTHING, COUNTS, HIDDEN_WORDS, *tasks, BOTH)
         ],
     )
-    seeds = {key: range(depth.pick(quick=2, full=2 if key == LONGEST else 3)) for key in wanted}
-    parts = [(text, task, seed, setting) for text, task in wanted for seed in seeds[text, task]]
+    seeds = range(depth.pick(quick=2, full=3))
+    contents = {text: edition() if text == "prose" else "" for text, _ in wanted}
+    parts = [(*key, seed, setting, contents[key[0]]) for key in wanted for seed in seeds]
     results = iter(side_by_side(depth, learned, parts))
-    return {key: [next(results) for _ in seeds[key]] for key in wanted}
+    return {key: [next(results) for _ in seeds] for key in wanted}
 
 
 Column = list[float]  # a number for each seed
