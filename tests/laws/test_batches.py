@@ -87,3 +87,18 @@ def test_the_script_of_a_breach_runs_by_itself(tmp_path, kind):
     script.write_text(finding.repro)
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 1, ran.stderr
+
+
+class Broken(Mixing):
+    """Reads its tensors, and then does what no tensor allows."""
+
+    def forward(self, batch):
+        logits = self.mixed(batch["ids"], batch.get("mask"))
+        return logits.reshape(1, 3, 5, 7, 11, 13)
+
+
+def test_what_such_a_model_raises_by_itself_is_said():
+    [finding] = check(Broken(), laws=["purity"]).laws
+    assert finding.verdict == "error"
+    assert "its `batch` is asked for `ids`; with these it raised RuntimeError" in finding.note
+    assert "test_batches.py" in finding.note

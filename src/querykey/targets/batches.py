@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from querykey.targets.batch_axis import with_batch_found
+from querykey.targets.errors import TargetError
 from querykey.targets.guessing import argument_names, guesses
 from querykey.targets.inputs import Input
 from querykey.targets.trial import run_quietly, trial
-from querykey.words import check_fields, checked
+from querykey.words import check_fields, checked, raised
 
 MOST = 8  # tensors in one batch
 
@@ -81,31 +82,49 @@ def takes_batch(model: nn.Module) -> TakesBatch | None:
     """Return how a model that takes one object of tensors is called; None where it is not one.
 
     An object that notes what is asked of it is passed, with one tensor more each time, until the
-    model runs; what was asked for and not needed is optional.
+    model runs; what was asked for and not needed is optional. A TargetError says what a model
+    raised whatever these tensors were.
     """
     names = argument_names(model)
     wanted: list[str] = []
     while len(names) == 1 and len(wanted) <= MOST:
-        more = None
-        for inputs, batch, ran in _tried(model, wanted):
-            missed = [n for n in batch.missed if isinstance(n, str) and n.isidentifier()]
-            if ran and wanted:
+        more, first = None, None
+        for inputs, batch, error in _tried(model, wanted):
+            if error is None and wanted:
                 inputs = with_batch_found(inputs, lambda v: run_quietly(model, v, NamedTensors))
+                missed = (n for n in batch.missed if isinstance(n, str) and n.isidentifier())
                 return TakesBatch(
                     model, names[0], inputs, tuple(dict.fromkeys(missed)), batch.attributes
                 )
-            if more := next(iter(missed), None):
+            if more := _lacking(batch, error):
                 break
+            first = first or error
         if more is None or more in wanted:
-            return None
+            break
         wanted.append(more)
+    else:
+        return None
+    if wanted and first is not None:
+        raise TargetError(
+            f"its `{names[0]}` is asked for {', '.join(f'`{one}`' for one in wanted)}; with these "
+            f"it raised {raised(first, 160)}"
+        )
     return None
+
+
+def _lacking(batch: NamedTensors, error: BaseException | None) -> str | None:
+    """Return the tensor whose absence is what a call raised."""
+    absent = isinstance(error, KeyError | AttributeError) and error.args[:1] == tuple(
+        batch.missed[-1:]
+    )
+    name = batch.missed[-1] if absent and batch.missed else None
+    return name if isinstance(name, str) and name.isidentifier() else None
 
 
 def _tried(
     model: nn.Module, wanted: list[str]
-) -> Iterator[tuple[tuple[Input, ...], NamedTensors, bool]]:
-    """Yield guesses of these tensors, each with its batch after the call and whether it ran."""
+) -> Iterator[tuple[tuple[Input, ...], NamedTensors, BaseException | None]]:
+    """Yield guesses of these tensors, each with its batch after the call and what it raised."""
     for inputs in guesses(model, wanted):
         batch = NamedTensors({})
 
@@ -115,7 +134,7 @@ def _tried(
 
         try:
             trial(model, inputs, filled)
-        except (Exception, SystemExit):
-            yield inputs, batch, False
+        except (Exception, SystemExit) as error:
+            yield inputs, batch, error
         else:
-            yield inputs, batch, True
+            yield inputs, batch, None

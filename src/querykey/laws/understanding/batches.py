@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from querykey.laws.subject import Subject
 from querykey.laws.understanding.float64 import duplicate
+from querykey.laws.understanding.inputs import UnfitError
 from querykey.laws.understanding.snapshot import Snapshot
-from querykey.targets import Input, TakesBatch, argument_names, takes_batch
+from querykey.targets import Input, TakesBatch, TargetError, argument_names, takes_batch
 
 
 def taking_a_batch(subject: Subject) -> Subject | None:
@@ -23,11 +24,16 @@ def taking_a_batch(subject: Subject) -> Subject | None:
 
 
 def _found(subject: Subject) -> TakesBatch | None:
-    """Return what trying finds, on a copy; what its calls leave behind is undone."""
+    """Return what trying finds, on a copy; what its calls leave behind is undone.
+
+    An UnfitError says what a model raised that takes its tensors so.
+    """
     copied = duplicate(subject.model, wide=False)
     snapshot = Snapshot(copied)  # its classes and files keep things, too
     try:
         return takes_batch(copied)
+    except TargetError as error:
+        raise UnfitError(str(error)) from error
     finally:
         snapshot.restore()
 
