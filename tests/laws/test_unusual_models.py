@@ -260,3 +260,24 @@ class Chain(nn.Module):
 def test_what_the_loss_alone_reads_is_no_weight_that_never_learns(faulty):
     finding = check(Chain(faulty), laws=["gradient.reaches"]).law("gradient.reaches")
     assert finding.verdict == ("advice" if faulty else "holds")
+
+
+class Scaled(nn.Module):
+    """Rounds to steps of a scale; the derivative passes by the rounding unless it is faulty."""
+
+    def __init__(self, faulty):
+        super().__init__()
+        self.faulty = faulty
+
+    def forward(self, x):
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        steps = x / scale
+        return (steps.round() if self.faulty else steps + (steps.round() - steps).detach()) * scale
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_a_derivative_that_only_a_scale_passes_on_is_told(faulty):
+    layers = nn.Embedding(WORDS, WIDTH), nn.Linear(8, 8), Scaled(faulty), nn.Linear(8, WORDS)
+    finding = check(nn.Sequential(*layers), laws=["gradient.reaches"]).law("gradient.reaches")
+    assert finding.verdict == ("advice" if faulty else "holds")
+    assert finding.module == ("2" if faulty else None)

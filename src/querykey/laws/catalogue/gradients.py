@@ -16,6 +16,7 @@ from querykey.laws.blaming.recorder import Recorder
 from querykey.laws.catalogue import sweeps
 from querykey.laws.catalogue.derivatives import backward, score, trained
 from querykey.laws.catalogue.not_finite import own_where_spoiled, spoiled, told
+from querykey.laws.catalogue.rounding import Roundings, ends_at_rounding
 from querykey.laws.catalogue.unreached import UnreachedLines
 from querykey.laws.catalogue.uses import Uses, hidden_parameters
 from querykey.laws.catalogue.zero_weights import own_where_zero, stuck
@@ -49,6 +50,7 @@ class Reached:
     lines: UnreachedLines = field(default_factory=UnreachedLines)
     by_loss: set[str] = field(default_factory=set)  # tables, by a loss that is returned
     unregistered: dict[str, str] = field(default_factory=dict)  # what it is, by its path
+    rounded: list[GuiltyModule] = field(default_factory=list)  # where a derivative ends
     differentiable: bool = False  # some output of some pass is
     refused: str = ""  # what the model raised in training mode
 
@@ -83,6 +85,8 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
         yield Outcome(1.0, note, setting, evidence=Evidence(module=owner))
         return
     yield _in_part(runner, setting, reached.lines)
+    if reached.rounded:
+        yield ends_at_rounding(setting, reached.rounded)
     unused = [name for name in names if name not in reached.used | _by_its_loss(runner, setting)]
     if unused:
         more = and_more(len(unused) - 1, "parameter")
@@ -173,9 +177,10 @@ def _reached(
         model = runner.copies.of(setting)
         inputs = runner.complete(Run(runner.inputs(setting, seed), setting))
         hidden = hidden_parameters(model)
+        roundings = Roundings(model, recorder)
         model.zero_grad(set_to_none=True)
         try:
-            with uses:
+            with uses, roundings:
                 output = runner.call(inputs, setting, recorder)
         except Exception as error:
             if not train:
@@ -197,6 +202,7 @@ def _reached(
                 n for n, p in trained(model) if p.grad is not None and bool((p.grad != 0).any())
             }
             reached.lines.note(model)
+            reached.rounded += roundings.ending
             reached.unregistered |= {
                 path: what for path, (what, tensor) in hidden.items() if tensor.grad is not None
             }
