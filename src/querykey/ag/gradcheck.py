@@ -36,29 +36,39 @@ def gradcheck(
             "the function is infinite or NaN at the inputs, where no difference is a derivative"
         )
     weights = np.random.default_rng(0).standard_normal(out.shape)
-    if out.requires_grad:
-        order, leaves = history(out)
-        others = [(tensor, tensor.grad) for tensor in {*order, *leaves} - set(tensors)]
-        out.backward(weights)
-        for tensor, grad in others:
-            tensor.grad = grad
+    walk_back(out, tensors, weights)
     worst = 0.0
     for i, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
-        if value.dtype.kind != "f":
-            continue
-        ours = np.zeros(value.shape) if tensor.grad is None else tensor.grad
-        theirs = differences(function, values, i, weights, step)
-        gap = np.abs(ours - theirs)
-        bad = ~(gap <= atol + rtol * np.abs(theirs))
-        if bad.any():
-            place = tuple(int(n) for n in np.argwhere(bad)[0])
-            raise AssertionError(
-                f"the gradient of input {i}, shape {value.shape}, is wrong in {bad.sum()} of "
-                f"{bad.size} places; at {place} backward says {ours[place]:.9g}, "
-                f"differences say {theirs[place]:.9g}"
-            )
-        worst = max(worst, float(gap.max(initial=0.0)))
+        if value.dtype.kind == "f":
+            ours = np.zeros(value.shape) if tensor.grad is None else tensor.grad
+            theirs = differences(function, values, i, weights, step)
+            worst = max(worst, largest_gap(f"input {i}", ours, theirs, rtol, atol))
     return worst
+
+
+def walk_back(out: Tensor, tensors: list[Tensor], weights: np.ndarray) -> None:
+    """Give the inputs their gradients; other Tensors of the graph keep those that they have."""
+    if not out.requires_grad:
+        return
+    order, leaves = history(out)
+    others = [(tensor, tensor.grad) for tensor in {*order, *leaves} - set(tensors)]
+    out.backward(weights)
+    for tensor, grad in others:
+        tensor.grad = grad
+
+
+def largest_gap(name: str, ours: np.ndarray, theirs: np.ndarray, rtol: float, atol: float) -> float:
+    """Return the largest difference of two gradients, or raise where one is beyond tolerance."""
+    gap = np.abs(ours - theirs)
+    bad = ~(gap <= atol + rtol * np.abs(theirs))
+    if bad.any():
+        place = tuple(int(n) for n in np.argwhere(bad)[0])
+        raise AssertionError(
+            f"the gradient of {name}, shape {ours.shape}, is wrong in {bad.sum()} of "
+            f"{bad.size} places; at {place} backward says {ours[place]:.9g}, "
+            f"differences say {theirs[place]:.9g}"
+        )
+    return float(gap.max(initial=0.0))
 
 
 def run(function: Callable[..., Any], values: list[np.ndarray]) -> tuple[Tensor, list[Tensor]]:

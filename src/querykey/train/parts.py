@@ -214,6 +214,23 @@ def load_data(
     """
     folder = folder or Path(config.folder, "data")
     kind, objective = known("data.name", config.data.name, DATA), objective_kind(config)
+    _check_samples(config, kind, objective)
+    _check_fields_of_data(config, kind)
+    wanted = {*kind.special, *objective.special}
+    special = tuple(name for name in SPECIAL if name in wanted)
+
+    def make(name: str, texts: Iterable[str], vocabulary: int) -> Tokenizer:
+        return tokenizer or make_tokenizer(name, texts, vocabulary, special)
+
+    data = kind.load(config, folder, make)
+    for split, source in (("to train on", data.train), ("to evaluate on", data.valid)):
+        if not len(source):
+            raise DataError(f"the data `{config.data.name}` have no sample {split}")
+    return data
+
+
+def _check_samples(config: TrainConfig, kind: DataKind, objective: ObjectiveKind) -> None:
+    """Refuse data whose samples lack what the objective needs."""
     if not set(objective.needs) <= set(kind.has):
         fitting = [name for name, data in DATA.items() if set(objective.needs) <= set(data.has)]
         raise ConfigError(
@@ -221,6 +238,10 @@ def load_data(
             f"{', '.join(objective.needs)}, and those of the data `{config.data.name}` have "
             f"{', '.join(kind.has)}; data.name for it is {' or '.join(fitting)}"
         )
+
+
+def _check_fields_of_data(config: TrainConfig, kind: DataKind) -> None:
+    """Refuse fields that these data have no use for."""
     if config.data.path and not kind.path:
         raise ConfigError(
             f"data.path names what is read, and the data `{config.data.name}` read nothing; "
@@ -246,17 +267,6 @@ def load_data(
             f"data.unlabelled adds snippets without a label, of which the objective "
             f"`{config.objective.name}` learns nothing; objective.name for it is words-and-pairs"
         )
-    wanted = {*kind.special, *objective.special}
-    special = tuple(name for name in SPECIAL if name in wanted)
-
-    def make(name: str, texts: Iterable[str], vocabulary: int) -> Tokenizer:
-        return tokenizer or make_tokenizer(name, texts, vocabulary, special)
-
-    data = kind.load(config, folder, make)
-    for split, source in (("to train on", data.train), ("to evaluate on", data.valid)):
-        if not len(source):
-            raise DataError(f"the data `{config.data.name}` have no sample {split}")
-    return data
 
 
 def objective_kind(config: TrainConfig) -> ObjectiveKind:
