@@ -50,17 +50,7 @@ def empty_state(
         whole(name, size, least=0)
     for name, size in {"kv_heads": kv_heads, "key_dim": key_dim, "value_dim": value_dim}.items():
         whole(name, size)
-    for leaf in mask.leaves:
-        if isinstance(leaf, ArrayMask):
-            raise QuerykeyError(
-                f"{leaf} has as many entries as there are tokens, and decoding adds tokens; "
-                f"say which are real through extend(..., real=...)"
-            )
-    if math.isinf(mask.settles):
-        raise QuerykeyError(
-            f"{mask} lets a query see keys that come after it, so what was computed would change "
-            f"with every new token; decoding wants a mask with Causal() in it"
-        )
+    _check_can_decode(mask)
     memory = Memory(mechanism, mask, kv_heads, key_dim, value_dim)
     with room_for(f"a state of {batch} rows"):
         counts = (0,) * batch
@@ -77,6 +67,21 @@ def empty_state(
         raise WrongTypeError(f"`like` is a dense array of some library; got {kind}")
     with room_for(f"a state of {batch} rows and {capacity or 0} tokens"):
         return state.started(like)
+
+
+def _check_can_decode(mask: Mask) -> None:
+    """Refuse a mask under which a new token would change what was computed for earlier ones."""
+    for leaf in mask.leaves:
+        if isinstance(leaf, ArrayMask):
+            raise QuerykeyError(
+                f"{leaf} has as many entries as there are tokens, and decoding adds tokens; "
+                f"say which are real through extend(..., real=...)"
+            )
+    if math.isinf(mask.settles):
+        raise QuerykeyError(
+            f"{mask} lets a query see keys that come after it, so what was computed would change "
+            f"with every new token; decoding wants a mask with Causal() in it"
+        )
 
 
 def ready(

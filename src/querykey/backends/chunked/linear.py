@@ -87,10 +87,8 @@ def _run(
     The options are real, decay, and the sums of the past (lanes, width, M + 1).
     """
     real, decay, sums = options
-    kind = q.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        # As for torch's own attention: products take the autocast dtype. Sums stay in float32.
-        dtype = q.dtype if q.dtype == torch.float64 else torch.get_autocast_dtype(kind)
+    dtype = _dtype_under_autocast(q)
+    if dtype is not None:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     shape = (*q.shape[:-1], v.shape[-1])
     if q.ndim == 2:
@@ -119,6 +117,14 @@ def _run(
         keep,
     )
     return out.to(v.dtype).reshape(shape), after
+
+
+def _dtype_under_autocast(q: Tensor) -> torch.dtype | None:
+    """Return the dtype of products where autocast is on, as for torch's own attention."""
+    device = q.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return q.dtype if q.dtype == torch.float64 else torch.get_autocast_dtype(device)
 
 
 def _spec(kernel: Kernel) -> tuple[str, list[float]]:
