@@ -340,3 +340,20 @@ def test_inputs_of_scripted_layers_are_those_of_the_layers():
     for layers in ([nn.Embedding(31, 12), nn.Linear(12, 3)], [nn.Linear(13, 3), nn.Linear(3, 2)]):
         plain = nn.Sequential(*layers)
         assert find_inputs(torch.jit.script(plain))[0] == find_inputs(plain)[0]
+
+
+class Many(nn.Module):
+    """Many arguments, all of them features, of which no guess is right."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(n, n + 1) for n in range(2, 14))
+
+    def forward(self, feat_a, feat_b, feat_c, feat_d, feat_e, feat_f, feat_g, feat_h):
+        raise ValueError("never right")
+
+
+def test_guesses_of_many_arguments_come_to_an_end():
+    inputs, why = find_inputs(Many())
+    assert inputs == ()
+    assert "never right" in why

@@ -30,6 +30,7 @@ SAYS_KIND = {  # what people call the data of each kind
     "signal": re.compile(r"audio|speech|wave|signal|sound"),
     "features": re.compile(r"feat|embed|mel|spec|audio|speech|series"),
 }
+SEVERAL = 4  # data arguments whose kinds are guessed one by one
 TRIALS = 16  # at most so many guesses are tried
 IMAGE_SIZES = (32, 64, 224)  # a convolution does not say how large its images are
 OWN_LENGTHS = range(2, 1025)  # what a table's rows may be the positions of
@@ -93,7 +94,11 @@ def _of_several_kinds(model: nn.Module, names: list[str]) -> Iterator[tuple[Inpu
     """Yield guesses in which the layers that take the data are not all of one kind."""
     data = [name for name in names if by_name(name) is None]
     candidates = list(_candidates(model))
-    fitting = [[c for c in candidates if _fits(name, c[0])] or candidates for name in data]
+    if len({kind for kind, *_ in candidates}) < 2 or len(data) > SEVERAL:
+        return
+    fitting = [
+        ([c for c in candidates if _fits(name, c[0])] or candidates)[:TRIALS] for name in data
+    ]
     mixed = (p for p in product(*fitting) if len({kind for kind, *_ in p}) > 1)
     for picked in islice(mixed, TRIALS):
         chosen = dict(zip(data, picked, strict=True))
