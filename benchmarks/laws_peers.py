@@ -335,17 +335,24 @@ def page(rows: list[Row]) -> str:
             "",
             "`python benchmarks/laws_peers.py --write docs/dev/laws-peers.md` tried querykey, "
             f"{', '.join(told)} with torch {torch.__version__} on {count} of the {len(named())} "
-            "faults of `tests/laws/strangers`, each beside the same model without the fault.",
+            "faults of `tests/laws/strangers`. Each fault is a model beside the same model without "
+            "the fault, its lawful twin.",
             "",
-            "A checker finds a fault when a check fails on the model and not on its lawful twin "
-            "(ours: one of the laws that the fault's author named). A twin is accused when any "
-            "check fails on it. All get the model in its own weights, the inputs that our check "
-            "finds, and the names of ids and mask. Called were: of pytest-torch the checks of "
-            "`pytest --torch-model`, that every parameter receives a gradient, and accumulation; "
-            "of torchtest2 `check_model` without a loss (its warnings are not counted); of "
-            "neural_net_checklist the checks of a language model, or of a classifier, but the two "
-            "that train, on the main input alone. Checks that want a loop written by hand were not "
-            "called: with one, pytest-torch's check of streaming could find faults of caches.",
+            "- **Found**: a check fails on the model and not on its twin. For querykey it must be "
+            "one of the laws that the author of the fault named.",
+            "- **Accused**: any check fails on the twin, which is a false alarm.",
+            "",
+            "Every checker gets the model with its own weights, the inputs that our check finds, "
+            "and the names of ids and mask. These checks of the others were called:",
+            "",
+            "- pytest-torch: those of `pytest --torch-model`, that every parameter receives a "
+            "gradient, and accumulation;",
+            "- torchtest2: `check_model` without a loss (its warnings are not counted);",
+            "- neural_net_checklist: those of a language model, or of a classifier, on the main "
+            "input alone, without the two that train.",
+            "",
+            "Checks that want a loop written by hand were not called. With such a loop, "
+            "pytest-torch's check of streaming could find faults of caches.",
             "",
             "| " + " | ".join(header) + " |",
             "|" + "---|" * len(header),

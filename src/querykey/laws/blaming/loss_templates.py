@@ -234,6 +234,6 @@ def of_own_derivatives(runner: Runner, outcome: Outcome, finding: Finding) -> Bo
         "    measured = (above - below) / (2 * step)\n"
         "    far = abs(told - measured) / max(abs(measured), abs(told), 1e-3)\n"
         "    worst = max(worst, (far, name), key=lambda pair: pair[0])\n"
-        'print(f"the derivative by {worst[1]} differs by {worst[0]:.3g} from that of the values")\n'
+        'print(f"the gradient of {worst[1]} differs by {worst[0]:.3g} from that of the values")\n'
         "sys.exit(int(not worst[0] <= 1e-3))\n"
     )

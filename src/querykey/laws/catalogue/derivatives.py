@@ -64,7 +64,8 @@ def _in_words(size: float, where: dict[str, int]) -> str:
     if not where:
         return "there is no token on which the answers must not depend"
     token = place_in_words(where).replace("the answer", "the token")
-    return f"the derivative by {token} is {size:.2g} in answers that must not depend on it"
+    derivative = f"have a derivative of {size:.2g} with respect to its embedding"
+    return f"answers that must not depend on {token} {derivative}"
 
 
 def _passing_on(runner: Runner, run: Run, ask: Cells, forbidden: Cells) -> ModuleCall | None:
