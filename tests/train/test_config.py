@@ -175,6 +175,28 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
         folder.refuse_another_run(another)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_files_that_no_run_has_written_are_not_replaced(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / name).write_text("precious")
+    assert qk(["train", "copy", "--steps", "1", "--folder", "weights"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"qk: `weights` holds {name}, which no run has written and this one")
+    assert [file.read_text() for file in (tmp_path / "weights").iterdir()] == ["precious"]
+
+
+def test_a_config_in_its_own_folder_keeps_its_comments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = 'folder = "."  # here\n[loop]\nsteps = 3\n'
+    Path("config.toml").write_text(written)
+    folder = RunFolder(Path("."))
+    folder.begin(read_config("config.toml"))
+    assert Path("config.toml").read_text() == written
+    folder.begin(read_config("config.toml", {"steps": "4"}))
+    assert read_config("config.toml").loop.steps == 4
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_configurations(name):
     assert read_config(RECIPES[name].config).folder == f"runs/{name}"

@@ -332,8 +332,9 @@ def test_inverted_sentences_have_the_same_words_whether_right_or_wrong():
 
 def test_claims_follow_from_who_gained_and_who_lost():
     gained = {"bought", "found", "received", "inherited", "won"}
-    counts = Counter()
-    for index in range(400):
+    lost = {"sold", "lost", "gave", "dropped", "burned"}
+    counts, orders = Counter(), Counter()
+    for index in range(1200):
         first, claim, label = entailed_pair(sample_generator(1, index))
         words = claim.split()
         who, what, has = words[1], words[-1], words[2:4] == ["now", "has"]
@@ -341,8 +342,26 @@ def test_claims_follow_from_who_gained_and_who_lost():
         assert part.split()[-1] == what
         owns = part.split()[2] in gained
         assert bool(label) == (owns == has)
-        counts[label, has] += 1
-    assert min(counts.values()) > 60  # `has` alone tells nothing
+        verbs = [part.split()[2] for part in first.split(" and ")]
+        assert all((verb in gained) != (verb in lost) for verb in verbs)
+        orders[tuple(verb in gained for verb in verbs)] += 1
+        counts[label, has, sum(verb in gained for verb in verbs)] += 1
+    assert len(orders) == 4
+    assert min(orders.values()) > 240  # of 300: nobody's verb tells the other's
+    for gains, expected in ((0, 150), (1, 150), (2, 150)):
+        for has in (False, True):
+            right, wrong = counts[1, has, gains], counts[0, has, gains]
+            if gains == 1:  # who is asked decides
+                assert min(right, wrong) > 0.75 * expected
+            else:  # both have what they gained, or have not what they lost
+                assert (right, wrong)[has == (gains == 2)] == 0
+                assert max(right, wrong) > 0.75 * expected
+    # Neither the claim alone nor the premise alone tells anything.
+    for place in (1, 2):
+        for value in {key[place] for key in counts}:
+            right = sum(n for key, n in counts.items() if key[place] == value and key[0])
+            both = sum(n for key, n in counts.items() if key[place] == value)
+            assert 0.4 < right / both < 0.6
 
 
 def write_idx(file, array, packed):

@@ -30,6 +30,10 @@ FREE = {
 }  # fmt: skip
 
 
+# What a run writes that a folder of weights has too.
+EXPORTED = ("config.json", "model.safetensors", "tokenizer.json")
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where a run is written."""
@@ -45,6 +49,11 @@ class RunFolder:
     def log(self) -> Path:
         """The log, one JSON object a line."""
         return self.path / "log.jsonl"
+
+    @property
+    def surroundings(self) -> Path:
+        """What the run depends on besides its config; only a run writes this file."""
+        return self.path / "environment.json"
 
     @property
     def tokenizer(self) -> Path:
@@ -75,8 +84,8 @@ class RunFolder:
 
     def is_begun(self, config: str | Path) -> bool:
         """Whether a run has begun here, and a file is its config."""
-        own, surroundings = self.path / "config.toml", self.path / "environment.json"
-        return Path(config) == own and surroundings.exists() and self.checkpoints.is_dir()
+        own = Path(config) == self.path / "config.toml"
+        return own and self.surroundings.exists() and self.checkpoints.is_dir()
 
     def refuse_another_run(self, config: TrainConfig) -> None:
         """Raise a ConfigError where the folder holds steps of a run with another config."""
@@ -92,14 +101,32 @@ class RunFolder:
                     f"{now[name]!r}; give the new run another folder"
                 )
 
+    def refuse_files_of_others(self) -> None:
+        """Raise a ConfigError where a run would write over files that no run has written."""
+        if self.surroundings.exists():
+            return
+        for name in EXPORTED:
+            if (self.path / name).exists():
+                raise ConfigError(
+                    f"`{self.path}` holds {name}, which no run has written and this one would "
+                    f"replace; give the run another folder"
+                )
+
     def begin(self, config: TrainConfig) -> None:
         """Write the config and the surroundings."""
         for path in (self.path, self.checkpoints):
             make_folder(path)
         if self.log.exists() and not self.log.is_file():
             raise WriteError(f"`{self.log}` cannot be written: it is no file")
-        _replace(self.path / "config.toml", as_toml(config.as_dict()))
-        _replace(self.path / "environment.json", json.dumps(surroundings(), indent=1) + "\n")
+        if not self._has_config(config):  # a file that says the same may have comments
+            _replace(self.path / "config.toml", as_toml(config.as_dict()))
+        _replace(self.surroundings, json.dumps(surroundings(), indent=1) + "\n")
+
+    def _has_config(self, config: TrainConfig) -> bool:
+        try:
+            return read_config(self.path / "config.toml") == config
+        except ConfigError:
+            return False
 
     def read_tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer that this run has made, None where it has made none."""

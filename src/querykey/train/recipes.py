@@ -81,7 +81,7 @@ RECIPES: dict[str, TrainingRecipe] = {
     ),
     "entailed": _recipe(
         "entailed", "whether a claim follows from a sentence",
-        {"name": "entailed", "length": 128, "samples": 100000}, _bert(layers=2), "classes",
+        _sentences("entailed"), _bert(layers=2, width=64, weights="inputs"), "classes",
         optimizer={"warmup": 100}, loop={"batch": 32, "steps": 3000},
     ),
     "snippets": _recipe(

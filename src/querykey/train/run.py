@@ -77,6 +77,7 @@ def make_trainer(config: TrainConfig, ranks: Ranks) -> Trainer:
     device, folder = device_for(config.loop.device), RunFolder(Path(config.folder))
     kind = objective_kind(config)
     folder.refuse_another_run(config)
+    folder.refuse_files_of_others()
     on_first(ranks, lambda: folder.begin(config), "write to the folder of the run")
     data = shared_data(config, folder, ranks)
     if not ranks.agree(fingerprint(data), device):

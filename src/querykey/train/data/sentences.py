@@ -86,21 +86,23 @@ def inverted_pair(generator: np.random.Generator) -> tuple[str, str, int]:
 def entailed_pair(generator: np.random.Generator) -> tuple[str, str, int]:
     """Return a premise about two people and their things, and a claim that follows or does not.
 
-    The premise has one who gains and one who loses; the claim names one of the things and one of
-    the people. Claims that follow and claims that do not have the same words.
+    Each of them gains or loses a thing, whatever the other does; the claim is of one of them and of
+    that one's thing. Claims that follow and claims that do not have the same words. Where one gains
+    and one loses, as in half of the pairs, who is asked decides. Were it so in all of them, no
+    single word and no two words would tell anything, and small models would not begin to learn.
     """
     people, things = generator.permutation(len(PEOPLE))[:2], generator.permutation(len(THINGS))[:2]
-    (one, other), (a, b) = (PEOPLE[int(i)] for i in people), (THINGS[int(i)] for i in things)
-    gain, loss = (words[int(generator.integers(len(words)))] for words in (GAINED, LOST))
-    parts = [f"the {one} {gain} a {a}", f"the {other} {loss} a {b}"]
-    if generator.integers(2):
-        parts.reverse()
-    label, positive = int(generator.integers(2)), bool(generator.integers(2))
-    # Gained is had, lost is not had: right and wrong claims differ in who, or in `has`.
-    who, what, holds = (one, a, True) if generator.integers(2) else (other, b, False)
-    has = holds == bool(label)
-    claim = f"the {who} {'now has' if has else 'has no'} {'the' if positive else 'that'} {what}"
-    return " and ".join(parts), claim, label
+    events = []
+    for person, thing in zip(people, things, strict=True):
+        gains = bool(generator.integers(2))
+        verbs = GAINED if gains else LOST
+        verb = verbs[int(generator.integers(len(verbs)))]
+        events.append((PEOPLE[int(person)], verb, THINGS[int(thing)], gains))
+    label, article = int(generator.integers(2)), ("that", "the")[int(generator.integers(2))]
+    who, _, what, gains = events[int(generator.integers(2))]
+    # Gained is had, lost is not had.
+    claim = f"the {who} {'now has' if gains == bool(label) else 'has no'} {article} {what}"
+    return " and ".join(f"the {p} {verb} a {thing}" for p, verb, thing, _ in events), claim, label
 
 
 def paired(
