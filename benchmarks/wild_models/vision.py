@@ -73,12 +73,12 @@ def cross_former():
         "crossformer",
         "CrossFormer",
         num_classes=7,
-        dim=(16, 32),
-        depth=(1, 1),
-        global_window_size=(4, 2),
-        local_window_size=(4, 2),
-        cross_embed_strides=(4, 2),
-        cross_embed_kernel_sizes=((4, 8), (2, 4)),
+        dim=(32, 32, 64, 64),
+        depth=(1, 1, 1, 1),
+        global_window_size=(4, 2, 2, 2),
+        local_window_size=(4, 2, 2, 2),
+        cross_embed_strides=(2, 2, 1, 1),
+        cross_embed_kernel_sizes=((2, 4), (2, 4), (3, 5), (3, 5)),
     )
 
 
@@ -105,7 +105,8 @@ def timm_swin():
 
 
 def timm_mixer():
-    return _timm("mixer_s32_224", img_size=32, patch_size=8, num_blocks=2, embed_dim=32)
+    m = code("timm", "timm.models.mlp_mixer", without="torchvision")
+    return _seeing(m.MlpMixer(7, img_size=32, patch_size=8, num_blocks=2, embed_dim=32))
 
 
 def timm_xcit():
