@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -58,6 +59,22 @@ def test_leading_axes_are_broadcast_alike_both_ways(model, shapes):
     assert fused.flops.forward == products.flops.forward
     assert fused.flops.visible == products.flops.visible
     assert {s.name for s in fused.flops.forward.free_symbols} == {"n", "t"}
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "sentence"),
+    [
+        (Attend(), [("n", 2, "t", 4), ("n", 2, 7, 5), ("n", 2, 7, 4)], "query and key differ: 4 "),
+        (Attend(), [("n", 2, "t", 4), ("n", 2, 7, 4), ("n", 2, 8, 4)], "value differ: 7 and 8"),
+        (Attend(grouped=True), [("n", 8, "t", 4), *[("n", 3, 7, 4)] * 2], "8 query heads cannot"),
+    ],
+)
+def test_what_torch_refuses_has_no_cost(model, shapes, sentence):
+    inputs = [torch.ones([3 if size in ("n", "t") else size for size in s]) for s in shapes]
+    with pytest.raises(RuntimeError), sdpa_kernel(SDPBackend.MATH):
+        model(*inputs)
+    with pytest.raises(qk.CostError, match=sentence):
+        qk.cost(model, tuple(qk.array(*shape) for shape in shapes))
 
 
 def test_a_mask_per_row_makes_fused_attention_run_per_row():

@@ -1,17 +1,15 @@
 """The peak of memory, beside what torch's own profiler sees the CPU's allocator hand out."""
 
-import gc
 from functools import partial
 
 import pytest
 import sympy
 import torch
+from tests.costs.measured import measured_peak
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import querykey as qk
-from querykey.costs.inputs import Inputs
 from querykey.costs.memory.peak import peak_formulas
 from querykey.costs.memory.timeline import Event, Piece
 from querykey.costs.memory.training import STATES
@@ -31,45 +29,6 @@ class Block(nn.Module):
 
 def blocks(layers, width=10):
     return nn.Sequential(nn.Embedding(23, width), *(Block(width) for _ in range(layers)))
-
-
-def measured_peak(model, inputs, sizes, train):
-    """Bytes of weights, buffers and inputs, and the most that was allocated beside them."""
-    known = [*model.parameters(), *model.buffers()]
-
-    def made(named):
-        shape = [sizes.get(axis, axis) for axis in named.axes]
-        known.append(torch.randint(0, 20, shape) if named.kind == "tokens" else torch.randn(shape))
-        return known[-1]
-
-    args, kwargs = Inputs.of(inputs).map(made)
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in known}
-
-    def step():
-        out = model(*args, **kwargs)
-        first = out if isinstance(out, torch.Tensor) else out[0]
-        if train:
-            first.backward(torch.ones_like(first))
-
-    gc.collect()
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        torch.set_grad_enabled(train),
-        torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-        ) as profile,
-    ):
-        step()
-    model.zero_grad()
-    events = profile.profiler.kineto_results.events()
-    memory = sorted(
-        (e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]"
-    )
-    now = most = 0
-    for _, _, size in memory:
-        now += size
-        most = max(most, now)
-    return sum(storage.nbytes() for storage in storages.values()) + most
 
 
 CASES = {
@@ -139,6 +98,26 @@ def test_the_formula_of_the_peak_is_the_peak_at_every_size(layers):
         values = {report.symbols[name]: size for name, size in sizes.items()}
         assert report.peak_bytes.subs(values) == report.peak(**sizes).bytes
         assert report.inference_bytes.subs(values) == report.peak("inference", **sizes).bytes
+
+
+def test_the_formula_of_the_peak_takes_three_of_equal_layers_and_one_check():
+    class Counted(Block):
+        calls = 0
+
+        def forward(self, x):
+            Counted.calls += 1
+            return super().forward(x)
+
+    model = nn.Sequential(nn.Embedding(23, 10), *(Counted(10) for _ in range(7)))
+    report = qk.cost(model, qk.tokens("b", "t"), attention="math")
+    before = Counted.calls
+    assert report.peak_bytes.free_symbols
+    assert Counted.calls == before + 3 + 7
+
+
+def test_a_peak_may_be_one_formula():
+    report = qk.cost(nn.Linear(3, 2), qk.array("n", 3))
+    assert str(report.inference_bytes) == "20*n + 32"  # 3 and 2 numbers a row, and 8 weights
 
 
 def test_what_is_alive_at_the_peak_is_named_by_module():
@@ -212,6 +191,11 @@ def test_training_takes_its_parts():
     shared = report.training_bytes(sharding=4)
     assert (shared.weights, shared.activations) == (-(-parts.weights // 4), parts.activations)
     assert shared.gathered == 2 * 4 * (10 * 30 + 30 + 110)
+    uneven = report.training_bytes(sharding=7)  # a rank holds whole bytes, the last one fewer
+    for part in ("weights", "gradients", "optimizer"):
+        whole, one = getattr(parts, part), getattr(uneven, part)
+        assert isinstance(one, int)
+        assert one * 6 < whole <= one * 7
     for wrong in (
         lambda: report.training_bytes("adamm"),
         lambda: report.training_bytes(dtype="int8"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import sympy
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -47,8 +48,9 @@ class _AttentionMode(TorchFunctionMode):
         arguments = dict(zip(names, args, strict=False)) | kwargs
         mask = arguments.get("attn_mask")
         tensors = [arguments[name] for name in names[:3]]
-        q, k, v = _aligned(tensors, mask, bool(arguments.get("enable_gqa")))
-        causal = bool(arguments.get("is_causal"))
+        grouped, causal = bool(arguments.get("enable_gqa")), bool(arguments.get("is_causal"))
+        _refuse_unfit(tensors, grouped)
+        q, k, v = _aligned(tensors, mask, grouped)
         if causal and self.trace.counting:
             self.trace.causal[fused(q, k, v), self.trace.module] += 1
         if self.kind == "math":
@@ -75,6 +77,23 @@ def _attention_within(mode: _AttentionMode) -> Iterator[None]:
         functional.scaled_dot_product_attention = before
 
 
+def _refuse_unfit(tensors: list[Any], grouped: bool) -> None:
+    """Raise where q, k and v do not fit each other, as torch does; free sizes may be equal."""
+    q, k, v = tensors
+    pairs = {
+        "widths of query and key": (q.shape[-1], k.shape[-1]),
+        "lengths of key and value": (k.shape[-2], v.shape[-2]),
+    }
+    for what, (one, other) in pairs.items():
+        gap = sympy.sympify(size_of(one) - size_of(other))
+        if gap.is_number and gap != 0:
+            raise RuntimeError(f"the {what} differ: {one} and {other}")
+    for tensor in (k, v) if grouped else ():
+        heads, shared = size_of(q.shape[-3]), size_of(tensor.shape[-3])
+        if sympy.sympify(heads % shared).is_number and heads % shared != 0:
+            raise RuntimeError(f"{heads} query heads cannot share {shared} key heads evenly")
+
+
 def _aligned(tensors: list[Any], mask: Any, grouped: bool) -> list[Any]:
     """Return q, k and v with equal leading axes; shared key heads stay as they are."""
     inner = 3 if grouped else 2
@@ -94,7 +113,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any, trace: Trace, mask: Any, kind: str, q: Any, k: Any, v: Any
     ) -> torch.Tensor:
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        out = _output(q, v)
         log_sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
         ctx.trace, ctx.kind = trace, kind
         ctx.mask_gradient = mask is not None and mask.requires_grad
@@ -111,6 +130,20 @@ class _Fused(torch.autograd.Function):
         read = *gradients, *saved
         ctx.trace.record(fused(q, k, v, FUSED_BACKWARD, ctx.kind), read, _given(*made, mask))
         return None, mask, None, *made
+
+
+def _output(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the memory of an output, which flash attention lays out as the queries are laid out.
+
+    Heads that are views of (batch, length, heads, width) so come back without a copy. Where the
+    values have another width, another kernel runs, which always lays its output out like that.
+    """
+    if q.dim() != 4:
+        return q.new_empty((*q.shape[:-1], v.shape[-1]))
+    beside = q.transpose(1, 2)
+    if size_of(q.shape[-1]) == size_of(v.shape[-1]):
+        return torch.empty_like(beside).transpose(1, 2)
+    return q.new_empty((*beside.shape[:-1], v.shape[-1])).transpose(1, 2)
 
 
 def _given(*tensors: torch.Tensor | None) -> list[torch.Tensor]:

@@ -17,6 +17,7 @@ from querykey.costs.counting.data_dependent import DataDependentSizes
 from querykey.costs.counting.depths import Depths
 from querykey.costs.counting.equal_layers import two_of_equal_layers
 from querykey.costs.counting.fused_attention import attention_as
+from querykey.costs.counting.packed import no_packed_sequences
 from querykey.costs.counting.phases import cache_in, read_prompt, read_token, tensors_in
 from querykey.costs.counting.restoring import restored
 from querykey.costs.counting.tensors import TensorMaker
@@ -97,6 +98,8 @@ def run_pass(
             timeline.hold(weights.values(), "weights")
             timeline.hold(buffers.values(), "buffers")
             timeline.hold(make.inputs, "inputs")
+        if valueless:
+            stack.enter_context(no_packed_sequences(make.inputs))
         stack.enter_context(attention_as(options.attention, trace))
         if options.checkpointing:
             stack.enter_context(layers_checkpointed(model))

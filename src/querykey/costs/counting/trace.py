@@ -22,7 +22,7 @@ from querykey.costs.counting.depths import Depths
 from querykey.costs.counting.operations import MOVES, PRODUCTS, WORK, Operation, Shape
 from querykey.costs.counting.positions import Positions
 from querykey.costs.counting.traffic import Traffic
-from querykey.costs.memory.timeline import Timeline
+from querykey.costs.memory.timeline import Timeline, work_space
 from querykey.costs.private import (
     OpOverload,
     TorchDispatchMode,
@@ -165,7 +165,8 @@ class Trace(TorchDispatchMode):
             out = args[0].new_empty(shape(*args))
         else:
             out = func(*args, **kwargs)
-        timeline.follow(name, out, self.module, self.phase == BACKWARD)
+        taken = out, work_space(name, args, out)
+        timeline.follow(name, taken, self.module, self.phase == BACKWARD)
         return out
 
     def _dispatch(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -257,9 +258,9 @@ class Trace(TorchDispatchMode):
 
 
 def _pad(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the shape of padding by a symbolic amount, which torch's own rule refuses."""
+    """Return the shape of padding where a size is symbolic, of which torch's own makes a number."""
     tensor, pad = args[0], args[1]
-    if not any(isinstance(size, torch.SymInt) for size in pad):
+    if not any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *pad)):
         return func(*args, **kwargs)
     shape = list(tensor.shape)
     for axis in range(len(pad) // 2):
