@@ -37,6 +37,18 @@ PRODUCTS = {
     "addmv": ((floats(3), LEFT, floats(5)), by_hand.loop_product(3, 5, 1)),
     "baddbmm": ((floats(2, 3, 7), MANY_LEFT, MANY_RIGHT), 2 * by_hand.loop_product(3, 5, 7)),
     "addbmm": ((floats(3, 7), MANY_LEFT, MANY_RIGHT), 2 * by_hand.loop_product(3, 5, 7)),
+    # 4 x 6 pairs of points with 5 coordinates, their squares and a 1
+    "_euclidean_dist": ((floats(4, 5), floats(6, 5)), by_hand.loop_product(4, 7, 6)),
+    # 3 numbers, (7, 3, 4) weights, 4 numbers: 7 products of a matrix and then of a row, for 2 rows
+    "_trilinear": (
+        (floats(2, 3), floats(7, 3, 4), floats(2, 4), [1, 3], [0], [1, 2], [2, 3]),
+        7 * (by_hand.loop_product(2, 3, 4) + 2 * by_hand.loop_product(1, 4, 1)),
+    ),
+    # the gradient of the weights: a number, 4 and 3 numbers; nothing but the rows is summed over
+    "_trilinear of the weights": (
+        (floats(2, 7), floats(2, 4), floats(2, 3), [2, 3], [1, 2], [1, 3], [0]),
+        7 * by_hand.loop_product(4, 2, 3),
+    ),
     "convolution": ((IMAGE, KERNEL, None, ONES, ZEROS, ONES, False, ZEROS, 1), CONVOLVED),
     "convolution transposed": (
         (floats(2, 6, 7, 7), KERNEL, None, ONES, ZEROS, ONES, True, ZEROS, 1),
@@ -219,6 +231,13 @@ WORK = {
     "glu": ((floats(3, 8), -1), 2 * 12),
     "glu_backward": ((floats(3, 4), floats(3, 8), -1), 4 * 24),
     "_cdist_forward": ((X, floats(7, 5), 2.0, None), 3 * 3 * 7 * 5),
+    # squares and sums, -2 times the left; the roots of 21 distances, which are at least 0
+    "_euclidean_dist": ((X, floats(7, 5)), 3 * 15 + 2 * 35 + 2 * 21),
+    # 7 columns of 2 rows are added to zeros
+    "_trilinear": (
+        (floats(2, 3), floats(7, 3, 4), floats(2, 4), [1, 3], [0], [1, 2], [2, 3]),
+        7 * 2,
+    ),
     # elementwise functions
     "addcmul": ((X, X, X), 3 * 15),
     "addcmul_": ((X, X, X), 3 * 15),
@@ -254,6 +273,26 @@ WORK_OF_SHAPES = {
     "prelu": (((3, 5), (5,)), (3, 5), 15),
     "rrelu_with_noise": (((3, 5), (3, 5)), (3, 5), 15),
     "avg_pool1d": (((2, 3, 8), [2]), (2, 3, 4), 2 * 3 * 8),
+    # the gradient of 10 windows, or of 70 padded numbers, is added to 30 numbers
+    "avg_pool3d_backward": (((10,), (2, 3, 5), [3, 1, 1]), (2, 3, 5), 30),
+    "max_pool3d_with_indices_backward": (((10,), (2, 3, 5), [3, 1, 1]), (2, 3, 5), 10),
+    "adaptive_max_pool2d_backward": (((10,), (3, 10), (10,)), (3, 10), 10),
+    "adaptive_max_pool3d_backward": (((10,), (2, 3, 5), (10,)), (2, 3, 5), 10),
+    "adaptive_max_pool3d": (((2, 3, 5), [1, 1, 1]), (1, 1, 1), 30),
+    "_adaptive_avg_pool3d": (((2, 3, 5), [1, 1, 1]), (1, 1, 1), 30),
+    "_adaptive_avg_pool3d_backward": (((1, 1, 1), (2, 3, 5)), (2, 3, 5), 30),
+    **{
+        f"{kind}_pad{axes}d_backward": (((7, 10), (3, 10), [2, 2]), (3, 10), 70)
+        for kind in ("reflection", "replication")
+        for axes in (1, 2, 3)
+    },
+    "binary_cross_entropy_with_logits": (((3, 5), (3, 5), None, None, 1), (), 5 * 15),
+    "_prelu_kernel_backward": (((3, 5), (3, 5), (1,)), (3, 5), 2 * 15),
+    "rrelu_with_noise_backward": (((3, 5), (3, 5), (3, 5)), (3, 5), 15),
+    "linalg_cross": (((4, 3), (4, 3)), (4, 3), 4 * 3 * 3),
+    "trace": (((5, 5),), (), 5),
+    # 12 pairs of points with 2 numbers each
+    "_cdist_backward": (((4, 3), (4, 2), (3, 2), 2.0, (4, 3)), (4, 2), 12 * (3 * 2 + 1)),
     "_embedding_bag_backward": (((3, 5), (7,)), (11, 5), 35),
     "_embedding_bag_dense_backward": (((3, 5), (7,)), (11, 5), 35),
 }
@@ -334,9 +373,24 @@ def test_other_work_on_whole_numbers_costs_nothing():
     assert operations.count(Shape((3, 5))) == 15
 
 
-@pytest.mark.parametrize("name", ["clone", "_to_copy", "fill_", "cat", "embedding", "gather"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pixel_shuffle",
+        "channel_shuffle",
+        "median",
+        "clone",
+        "_to_copy",
+        "fill_",
+        "cat",
+        "embedding",
+        "gather",
+    ],
+)
 def test_what_moves_or_makes_data_costs_nothing(name):
     args = {
+        "pixel_shuffle": (floats(2, 8, 3, 5), 2),
+        "channel_shuffle": (floats(2, 8, 3, 5), 2),
         "fill_": (X, 2.0),
         "cat": ([X, X],),
         "embedding": (X, ints(2)),

@@ -89,6 +89,44 @@ def _grouped_weight(op: Operation) -> Size:
     return 2 * count(op.args[0]) * op.outs[0][-1]
 
 
+def _trilinear(op: Operation) -> tuple[Size, Size]:
+    """Return what a product of three tensors costs, in matrix products and outside them.
+
+    The first two meet, then the third, once for every place of the unrolled axis. Where nothing is
+    summed over, they are multiplied number by number.
+    """
+    args: list[Any] = [*op.args, 1]  # the unrolled axis, where none is given
+    absent, summed, unrolled = args[3:6], {*args[6]}, args[7]
+    rank = len(args[0]) + len(absent[0])
+    a, b, c = (_placed(*pair, rank) for pair in zip(args[:3], absent, strict=True))
+    times = _broadcast(_broadcast(a, b), c)[unrolled]
+    for shape in (a, b, c):
+        shape[unrolled] = 1
+    first, both = summed & {*absent[2]} - {unrolled}, _broadcast(a, b)
+    left = [1 if axis in first else size for axis, size in enumerate(both)]
+    multiplied, added = 0, count(op.outs[0]) * (times if unrolled in summed else 1)
+    flops = 0
+    for axes, shape in ((first, both), (summed - first - {unrolled}, _broadcast(left, c))):
+        size = times * math.prod(shape)
+        flops, multiplied = (flops + 2 * size, multiplied) if axes else (flops, multiplied + size)
+    return flops, multiplied + added
+
+
+def _placed(shape: Shape, absent: tuple[int, ...], rank: int) -> list[Size]:
+    """Return a shape with axes of 1 put where the tensor has none."""
+    sizes = iter(shape)
+    return [1 if axis in absent else next(sizes) for axis in range(rank)]
+
+
+def _broadcast(a: list[Size], b: list[Size]) -> list[Size]:
+    return [m if n == 1 else n for m, n in zip(a, b, strict=True)]
+
+
+def _distances(op: Operation) -> Size:
+    """Return the FLOPs of the product in distances: of the points, and of their squares with 1."""
+    return 2 * count(op.outs[0]) * (op.args[0][-1] + 2)
+
+
 def _convolution(op: Operation) -> Size:
     x, weight = op.args[0], op.args[1]
     places = x if op.args[6] else op.outs[0]
@@ -135,6 +173,8 @@ PRODUCTS: dict[str, Callable[[Operation], Size]] = {
     "aten._scaled_mm": _product(),
     "aten._grouped_mm": _grouped,
     "transformers.grouped_mm_fallback": _grouped_weight,
+    "aten._trilinear": lambda op: _trilinear(op)[0],
+    "aten._euclidean_dist": _distances,
     "aten.convolution": _convolution,
     "aten._convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
@@ -197,7 +237,7 @@ _UNTAGGED = """
     _prelu_kernel polar log_sigmoid_forward log_sigmoid_backward elu_backward angle logit_backward
     leaky_relu_backward hardswish_backward silu_backward mish_backward gelu_backward masked_fill_
     masked_fill sigmoid_backward tanh_backward hardsigmoid_backward rrelu_with_noise
-    softshrink_backward
+    rrelu_with_noise_backward softshrink_backward
 """
 
 
@@ -284,17 +324,42 @@ WORK: dict[str, Callable[[Operation], Size]] = {
     "aten.max_pool2d_with_indices": _pool,
     "aten.max_pool3d_with_indices": _pool,
     "aten.avg_pool2d_backward": _per_input(1, 1),
+    "aten.avg_pool3d_backward": _per_input(1, 1),
     "aten.max_pool2d_with_indices_backward": _per_input(1),
+    "aten.max_pool3d_with_indices_backward": _per_input(1),
     "aten._adaptive_avg_pool2d": _per_input(1),
     "aten._adaptive_avg_pool2d_backward": _per_output(1),
+    "aten._adaptive_avg_pool3d": _per_input(1),
+    "aten._adaptive_avg_pool3d_backward": _per_output(1),
     "aten.adaptive_max_pool2d": _per_input(1),
+    "aten.adaptive_max_pool3d": _per_input(1),
+    "aten.adaptive_max_pool2d_backward": _per_input(1),
+    "aten.adaptive_max_pool3d_backward": _per_input(1),
+    # every number of the padded tensor is added to the one that it repeats
+    **{
+        f"aten.{kind}_pad{axes}d_backward": _per_input(1)
+        for kind in ("reflection", "replication")
+        for axes in (1, 2, 3)
+    },
     "aten.nll_loss_forward": _per_input(1, 1),
     "aten.nll_loss_backward": _per_input(1, 2),
     "aten.nll_loss2d_forward": _per_input(1, 1),
     "aten.nll_loss2d_backward": _per_input(1, 2),
+    # 1 less the target, a product, the log of a sigmoid and a difference; and their sum
+    "aten.binary_cross_entropy_with_logits": _per_input(5),
+    "aten._prelu_kernel_backward": lambda op: 2 * count(op.outs[0]),
+    "aten.linalg_cross": _per_output(3),
+    "aten.trace": lambda op: op.args[0][0],
     "aten.glu": _per_output(2),
     "aten.glu_backward": _per_output(4),
+    "aten._trilinear": lambda op: _trilinear(op)[1],
+    # a square and a sum of all numbers, -2 times those on the left; the root, of at least 0
+    "aten._euclidean_dist": lambda op: (
+        3 * count(op.args[0]) + 2 * count(op.args[1]) + 2 * count(op.outs[0])
+    ),
     "aten._cdist_forward": lambda op: 3 * count(op.outs[0]) * op.args[0][-1],
+    # for each pair a quotient, and for each number of it a difference, a product and a sum
+    "aten._cdist_backward": lambda op: count(op.args[0]) * (3 * op.args[1][-1] + 1),
     # elementwise, though torch does not tag them so
     **{f"aten.{name}": _per_output(1) for name in _UNTAGGED.split()},
 }
@@ -314,8 +379,10 @@ _MOVES = """
     masked_scatter masked_scatter_ masked_select masked_scatter_backward max_unpool2d
     multinomial new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static
     normal normal_ one_hot ones ones_like permute_copy rand rand_like randint randint_like randn
-    randn_like random random_ randperm reflection_pad1d reflection_pad2d repeat
-    replication_pad1d replication_pad2d repeat_interleave resize_ roll rot90 scalar_tensor
+    randn_like random random_ randperm reflection_pad1d reflection_pad2d reflection_pad3d repeat
+    replication_pad1d replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle
+    channel_shuffle native_channel_shuffle median nanmedian mode take put
+    repeat_interleave resize_ roll rot90 scalar_tensor
     scatter scatter_ searchsorted select_backward select_scatter set_ slice_backward
     slice_scatter sort split_with_sizes_copy unsafe_split unsafe_split_with_sizes unsafe_chunk
     stack sym_numel sym_size sym_stride sym_storage_offset sym_is_contiguous topk tril tril_
