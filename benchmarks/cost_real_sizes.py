@@ -26,7 +26,7 @@ from querykey.costs.command import cost_of_target
 from querykey.errors import QuerykeyError
 from querykey.targets import pairs
 
-LIMIT = 60  # seconds of a processor
+LIMIT = 40  # seconds of a processor
 SEED = 0
 
 
