@@ -1,6 +1,7 @@
 """Predictions from a calibration whose numbers are made up, so that the times are known by hand."""
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -263,6 +264,31 @@ def test_products_on_a_gpu_have_even_widths_and_any_number_of_tokens():
             assert width % 64 == n % 64 == 0 < width
             assert 16 <= tokens <= sizes.tokens[1]
             assert 2 * m * k * n <= sizes.most
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_weights_are_read_in_turn_so_that_no_cache_holds_them(device, monkeypatch):
+    shapes = []
+
+    def filled(*shape, device, dtype):
+        shapes.append(shape)
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    monkeypatch.setattr(probes, "filled", filled)
+    limits, counts = probes.sizes_on(device), set()
+    for probe in probes.operations(device, torch.float32):
+        if probe.name.startswith("product"):
+            shapes.clear()
+            probe.make()
+            _, *weights = (shape for shape in shapes if len(shape) == 2)
+            once, copies = 4 * math.prod(weights[0]), len(weights)
+            counts.add(copies)
+            if 1 < copies < limits.copies:
+                assert once * copies <= limits.cold < once * (copies + 1)
+            else:  # at least one, and at most so many
+                assert (2 * once > limits.cold) if copies == 1 else once * copies <= limits.cold
+    assert limits.copies in counts
+    assert len(counts) > 3
 
 
 def test_factors_are_those_of_what_a_model_waited_for():

@@ -67,6 +67,11 @@ def test_every_device_has_figures_and_their_source():
         assert "data sheet" in device.source
 
 
+def test_the_bandwidth_of_the_processor_is_that_of_its_channels():
+    """A channel of DDR5-4800 moves 8 bytes 4.8 billion times a second: 38.4 GB/s, and 8 of them."""
+    assert DEVICES["cpu"].bandwidth == pytest.approx(307.2e9)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
