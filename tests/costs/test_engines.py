@@ -190,6 +190,63 @@ def test_equal_experts_cost_the_same_whatever_they_get():
     assert "values decide which of the modules named `*` does what" in report.notes
 
 
+class Skipping(Experts):
+    """Experts that do nothing for fewer than three tokens, so that no sum bounds their cost."""
+
+    def forward(self, x):
+        chosen, out = self.gate(x).argmax(-1), x.clone()
+        for index, expert in enumerate(self.experts):
+            if int((chosen == index).sum()) > 2:
+                out[chosen == index] = expert(x[chosen == index])
+        return out
+
+
+def test_a_cost_that_values_decide_is_refused_by_the_names_of_its_modules():
+    model = nn.Sequential(nn.Linear(6, 6), Skipping([5, 10, 15]))
+    model[1].gate = nn.Linear(6, 3)
+    with pytest.raises(qk.CostError, match=r"values that go in: what `1\.experts\.\d\.0`, .* cost"):
+        qk.cost(model, qk.array("n", 6))
+
+
+def test_modules_that_count_together_show_all_their_classes():
+    model = Experts([8, 8])
+    model.experts[1] = nn.Sequential(*model.experts[1], nn.Identity())
+    model.experts[0] = type("Small", (nn.Sequential,), {})(*model.experts[0])
+    report = qk.cost(model, qk.array("n", 6))
+    assert report.modules["experts.*"].kind == "Small, Sequential"
+
+
+class Causal(nn.Module):
+    """A convolution over what came before, padded by a number; torch's rule would fix all sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter, self.map = nn.Conv1d(6, 6, 3, groups=6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.map(self.filter(nn.functional.pad(x.mT, (2, 0))).mT)
+
+
+def test_padding_by_a_number_leaves_sizes_free():
+    report = qk.cost(Causal(), qk.array("n", "t", 6))
+    assert report.engine == "symbolic"
+    assert str(report.flops.forward) == "96*n*t"  # 6 x 3 products, and 6 x 5, of each token
+    assert report.at(n=3, t=1).flops.forward == 96 * 3
+
+
+def test_a_size_that_a_size_is_divided_by_is_no_floor():
+    class Triangles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 6)
+
+        def forward(self, z):
+            return torch.einsum("bikc,bjkc->bijc", self.map(z), z)
+
+    report = qk.cost(Triangles(), qk.array("b", "n", "n", 6))
+    assert str(report.flops.forward) == "12*b*n**3 + 72*b*n**2"
+
+
 def test_a_formula_registered_with_torch_is_used_with_symbols_too():
     with library():
         report = qk.cost(Doubled(), qk.array("n", "t", 6), attention="math")

@@ -75,6 +75,7 @@ class Share(nn.Module):
 
 def test_a_rounded_share_is_right_at_every_size_or_refused():
     report = qk.cost(Share(), qk.array("n", "t", 8))
+    assert str(report.flops.forward) == "192*n*round(0.3*t)"
     answered = 0
     for t in (*range(1, 12), 50, 101):
         try:
@@ -118,6 +119,20 @@ def test_a_model_that_runs_at_multiples_alone_has_a_formula_for_these(window, st
         assert report.at(n=n, t=5 * step).flops.forward == 2 * n * 5 * step * 36
     with pytest.raises(qk.CostError, match="outside the range"):
         report.at(n=3, t=5 * step + 1)
+
+
+def test_a_bound_between_multiples_is_none_where_the_next_multiple_costs_the_same():
+    class Chunks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(6, 6)
+
+        def forward(self, x):
+            inner = x.unflatten(1, (x.shape[1] // 3, 3))
+            return self.map(inner + 1 if x.shape[1] > 11 else inner - 1)
+
+    report = qk.cost(Chunks(), qk.array("n", "t", 6), sizes={"t": 3}, near={"t": 9})
+    assert str(report.valid) == "t % 3 == 0"
 
 
 def test_a_model_that_never_runs_is_refused_as_it_failed_first():

@@ -23,9 +23,11 @@ from querykey.costs.values import Flops, ModuleCost
 def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOptions) -> CostReport:
     """Return a report in which each module's cost includes its children's."""
     model = measured.model(measured.base())
-    kinds: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        kinds.setdefault(measured.fold(path), type(module).__name__)
+        known = kinds.setdefault(measured.fold(path), [])
+        if type(module).__name__ not in known:
+            known.append(type(module).__name__)
     totals: dict[str, dict[str, Sum]] = {path: {} for path in kinds}
     for (path, metric), total in formulas.own.items():
         for outer in _with_parents(path):
@@ -34,7 +36,7 @@ def make_report(measured: MeasuredModel, formulas: FormulaSet, options: PassOpti
     traffic = BytesMoved(measured, options)
     modules = {
         path: replace(
-            _module_cost(total, params.get(path, sympy.S.Zero), kinds.get(path, "")),
+            _module_cost(total, params.get(path, sympy.S.Zero), ", ".join(kinds.get(path, ()))),
             moved=moved_by(traffic, path, {}),
         )
         for path, total in totals.items()

@@ -26,13 +26,38 @@ CHILDREN = "_modules"
 
 def _floor(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     quotient = sympy.expand(a / b)
-    if quotient.could_extract_minus_sign():
-        return -sympy.ceiling(-quotient)
-    return sympy.floor(quotient)
+    whole = sympy.Add(*(term for term in sympy.Add.make_args(quotient) if _is_whole(term)))
+    rest = quotient - whole
+    if rest.could_extract_minus_sign():
+        return whole - sympy.ceiling(-rest)
+    return whole + sympy.floor(rest)
+
+
+def _is_whole(term: sympy.Expr) -> bool:
+    """Return whether a term is a whole number wherever the sizes in it are."""
+    powers: Any = term.as_powers_dict()
+    return all(
+        (base.is_Integer or base.is_Symbol or isinstance(base, sympy.floor | sympy.ceiling))
+        and power.is_Integer
+        and power > 0
+        for base, power in powers.items()
+    )
 
 
 def _mod(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return a - b * _floor(a, b)  # written so, padding to a multiple simplifies to a ceiling
+
+
+class Rounded(sympy.Function):
+    """A number rounded as Python's `round` does it, halves to the even side."""
+
+    @classmethod
+    def eval(cls, size: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the number where the argument is one."""
+        return sympy.Integer(round(float(size))) if size.is_number else None
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"round({printer.doprint(self.args[0])})"
 
 
 # torch's own functions of symbolic sizes, by name, as sympy's.
@@ -49,6 +74,7 @@ PLAIN = {
     "PowByNatural": sympy.Pow,
     "CeilToInt": sympy.ceiling,
     "FloorToInt": sympy.floor,
+    "RoundToInt": Rounded,
     "ToFloat": lambda a: a,
     "TruncToInt": sympy.floor,  # sizes are positive, where both agree
     "Identity": lambda a: a,

@@ -35,7 +35,7 @@ class ModuleCost:
     flops: Flops
     params: Any
     saved_bytes: Any
-    kind: str = ""  # the name of its class
+    kind: str = ""  # the name of its class, or of all classes of modules that count together
     moved: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
     @property

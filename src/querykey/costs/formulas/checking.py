@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import sympy
 
@@ -21,6 +22,7 @@ DEEP = 5000  # in a pass of more, the backward pass of equal layers is counted i
 OF_BACKWARD = ("backward", "pointwise_backward", "recomputed")
 NEAR_BOUND = 4096  # sizes beyond a bound are tried where the bound is at most this
 BRANCHES = 8  # at most so many branches are tried
+READABLE = 60  # a longer condition is not shown in a note
 
 
 def check(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -> None:
@@ -94,8 +96,16 @@ def widen(measured: MeasuredModel, options: PassOptions, formulas: FormulaSet) -
         points = formulas.valid.breaking(condition, formulas.derivation.hints)
         if points and all(map(same_at, points)):
             formulas.valid = formulas.valid.without(condition)
-            note = f"the model branches at {written(condition)}, and costs the same elsewhere"
+            note = f"the model branches {_where(condition)}, and costs the same elsewhere"
             formulas.notes.append(note)
+
+
+def _where(condition: Any) -> str:
+    """Return a condition, or which sizes it is about where nobody could read it."""
+    text = written(condition)
+    if len(text) <= READABLE:
+        return f"at {text}"
+    return f"on {' and '.join(sorted(symbol.name for symbol in condition.free_symbols))}"
 
 
 def _meet(formulas: FormulaSet, name: str, same_at: Callable[[Mapping[str, int]], bool]) -> None:

@@ -19,6 +19,7 @@ from querykey.costs.private import static_shapes
 from querykey.costs.sums import Key, fold_sums
 from querykey.words import last_line
 
+MOST = 2  # modules that a refusal names
 STATIC, REAL = "static", "real"  # tensors without values, and tensors with random values
 
 
@@ -121,7 +122,19 @@ class ConcreteCounter:
                     raise FoldedError("values decide which module does what")
                 return
         measured.varies = varied
-        raise ValuesError("the cost depends on the values that go in, and no formula bounds it")
+        raise ValuesError(
+            f"the cost depends on the values that go in: {_differing(first, second)} differs "
+            "between two runs on random values, and no formula bounds it"
+        )
+
+
+def _differing(first: Counts, second: Counts) -> str:
+    """Return where the costs of two runs differ, by module."""
+    keys = dict.fromkeys([*first.own, *second.own])
+    differ = (key for key in keys if first.own.get(key) != second.own.get(key))
+    paths = list(dict.fromkeys(path for path, _ in differ))
+    shown = ", ".join(f"`{path}`" if path else "the model's own code" for path in paths[:MOST])
+    return f"what {shown}{' and others' if len(paths) > MOST else ''} cost"
 
 
 def devices(model: nn.Module) -> list[str]:

@@ -245,7 +245,7 @@ def _true_at(guard: Any, names: Sequence[sympy.Symbol], sizes: np.ndarray) -> np
     exact = {
         "floor": lambda value: np.floor(value + ROUNDING),
         "ceiling": lambda value: np.ceil(value - ROUNDING),
-        "RoundToInt": np.round,
+        "Rounded": np.round,
         "larger": np.maximum,
     }
     guard = guard.replace(sympy.Max, lambda *sides: reduce(sympy.Function("larger"), sides))
