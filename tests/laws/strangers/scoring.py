@@ -82,7 +82,7 @@ ADVICE = (
     ("", "cast to"),
     ("causality", "BatchNorm"),
     ("gradient.reaches", "no operation reads"),
-    ("padding.left", "and no position"),
+    ("padding.left", "no position"),
     ("padding.right", "so it hides nothing"),
 )
 
