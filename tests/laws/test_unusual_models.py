@@ -207,15 +207,17 @@ class Slots(nn.Module):
 
     def forward(self, x):
         generator = torch.Generator().manual_seed(3)
-        if self.filled:
+        if self.filled == "in place":
             noise = torch.empty(4, WIDTH).normal_(generator=generator)
+        elif self.filled:
+            noise = nn.init.uniform_(torch.empty(4, WIDTH), generator=generator)
         else:
             noise = torch.randn(4, WIDTH, generator=generator)
         keys = self.map(x)
         return (noise.to(x) * self.size @ keys.mT).softmax(1) @ keys
 
 
-@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("filled", ["", "in place", "by torch.nn.init"])
 def test_noise_of_a_seed_is_the_same_in_every_precision(filled):
     report = check(Slots(filled), laws=["dtype.agree", "paths.autocast", "determinism"])
     assert [f.verdict for f in report.laws] == ["holds"] * 3

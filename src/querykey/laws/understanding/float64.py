@@ -74,12 +74,19 @@ class Float64Mode(TorchFunctionMode):
                     break
             if name in DRAWN and kwargs.get("dtype") in (None, torch.float32):
                 return func(*args, **kwargs | {"dtype": torch.float32}).to(torch.float64)
-            if name in DRAWN_IN_PLACE and args[0].dtype is torch.float64:
-                with torch.no_grad():
-                    return args[0].copy_(func(args[0].detach().float(), *args[1:], **kwargs))
+            if name in DRAWN_IN_PLACE:
+                return _drawn(func, *args, **kwargs)
             if kwargs and kwargs.get("dtype") in WIDER:
                 kwargs = {**kwargs, "dtype": WIDER[kwargs["dtype"]]}
         return func(*args, **kwargs)
+
+
+def _drawn(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Fill a tensor with the numbers that a seed gives in float32, where it is float64."""
+    if tensor.dtype is not torch.float64:
+        return func(tensor, *args, **kwargs)
+    with torch.no_grad():
+        return tensor.copy_(func(tensor.detach().float(), *args, **kwargs))
 
 
 def _grouped(
