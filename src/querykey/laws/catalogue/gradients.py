@@ -87,7 +87,10 @@ def reaches(runner: Runner, setting: Setting) -> Iterator[Outcome]:
     yield _in_part(runner, setting, reached.lines)
     if reached.rounded:
         yield ends_at_rounding(setting, reached.rounded)
-    unused = [name for name in names if name not in reached.used | _by_its_loss(runner, setting)]
+    unused = [name for name in names if name not in reached.used]
+    if unused:
+        by_loss = _by_its_loss(runner, setting)
+        unused = [name for name in unused if name not in by_loss]
     if unused:
         more = and_more(len(unused) - 1, "parameter")
         note = f"no operation reads {unused[0]}{more}, so it never learns: is it needed?"
