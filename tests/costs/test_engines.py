@@ -95,8 +95,9 @@ class Window(nn.Module):
 
 def test_a_branch_on_a_size_limits_the_range():
     report = qk.cost(Window(pad=False), qk.array("n", "t", 6))
-    assert str(report.valid) == "t <= 20"
-    assert report.at(n=2, t=9).flops.forward == 2 * 2 * 9 * 36
+    assert (str(report.valid), str(report.below.valid)) == ("t >= 21", "t <= 20")
+    for t in (1, 9, 20, 21, 22, 9000):
+        assert report.at(n=2, t=t).flops.forward == 2 * 2 * min(t, 20) * 36
     far = qk.cost(Window(pad=False), qk.array("n", "t", 6), near={"t": 100})
     assert str(far.valid) == "t >= 21"
     assert far.at(n=2, t=9000).flops.forward == 2 * 2 * 20 * 36

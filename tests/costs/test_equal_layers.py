@@ -77,7 +77,8 @@ def test_a_layer_that_does_more_because_of_its_number_is_found():
 def test_only_layers_that_are_made_alike_are_copied():
     windows = Stack([Layer(number, window=20 + number) for number in range(6)])
     assert equal_layers(windows) == []
-    assert str(qk.cost(windows, qk.array("n", "t", 6)).valid) == "t <= 20"
+    report = qk.cost(windows, qk.array("n", "t", 6))
+    assert (str(report.valid), str(report.below.valid)) == ("t >= 21", "t <= 20")
     assert equal_layers(Stack([Layer(n).train(n % 2 == 0) for n in range(6)])) == []
     tied = Stack([Layer(number) for number in range(6)])
     for layer in tied.layers:

@@ -82,6 +82,8 @@ class Windowed(nn.Module):
 
 
 def test_the_ranges_on_both_sides_of_a_window_meet():
-    below = qk.cost(Windowed(), qk.array("n", "t", 6))
+    both = qk.cost(Windowed(), qk.array("n", "t", 6))
+    assert (str(both.valid), str(both.below.valid)) == ("t >= 16", "t <= 15")
+    below = qk.cost(Windowed(), qk.array("n", "t", 6), near={"t": 5})
     beyond = qk.cost(Windowed(), qk.array("n", "t", 6), near={"t": 40})
     assert (str(below.valid), str(beyond.valid)) == ("t <= 15", "t >= 16")

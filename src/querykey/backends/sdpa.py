@@ -186,7 +186,7 @@ def _fused(
     # features change no product.
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     exported = torch.compiler.is_exporting()  # a branch would fix which lengths are served
-    if mask is None and not exported and k.shape[2] < VECTOR and q.device.type == "cpu":
+    if mask is None and not exported and q.device.type == "cpu" and k.shape[2] < VECTOR:
         # Without a mask, torch's kernel finds no largest score among so few keys where all are NaN,
         # and answers zeros as for a query that sees nothing.
         rows = q.shape[2] if is_causal else 1

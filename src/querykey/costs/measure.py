@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -31,12 +31,12 @@ from querykey.costs.formulas.validity import Validity
 from querykey.costs.inputs import CostError, Inputs, NoBackwardError
 from querykey.costs.measured_model import MeasuredModel
 from querykey.costs.over import builder_over, own_values, values_over
+from querykey.costs.ranges import farther, of_multiples, wider
 from querykey.costs.report import CostReport
 from querykey.words import checked, suggest
 
 ENGINES = ("auto", "symbolic", "interpolation", "both")
 # Where a fit is tried when small sizes lie on no polynomial: (first size, step).
-STEPS = (2, 4, 8, 16, 32, 14, 28)  # multiples that are tried where a model runs at no others
 ELSEWHERE = ((33, 1), (8, 8), (128, 64), (256, 128), (300, 1))
 
 
@@ -83,18 +83,22 @@ def cost(
     if over is not None:
         report = _over(model, inputs, over, sizes or {}, options)
     else:
-        measured = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
+        near_to = partial(MeasuredModel, model, Inputs.of(inputs), sizes or {})
+        measured = near_to(near or {})
         if measured.hyper:
             formula_set = _of_builder(measured, options)
         else:
+            derive = partial(_of_model, options=options, engine=engine)
             try:
-                formula_set = _of_model(measured, options, engine)
+                formula_set = derive(measured)
             except NotRunningError as refusal:
-                measured, formula_set = _of_multiples(measured, options, engine, refusal)
+                measured, formula_set = of_multiples(measured, derive, refusal)
                 sizes = {**measured.steps}
             else:
-                plain = MeasuredModel(model, Inputs.of(inputs), sizes or {}, near or {})
-                measured, formula_set = _wider(measured, formula_set, plain, options, engine)
+                plain = near_to(near or {})
+                measured, formula_set = wider(measured, formula_set, plain, derive)
+                if not near:
+                    measured, formula_set = farther(measured, formula_set, near_to, derive)
         report = make_report(measured, formula_set, options)
 
     @cache
@@ -130,55 +134,6 @@ def _of_model(measured: MeasuredModel, options: PassOptions, engine: str) -> For
             raise
         measured.whole_numbers.give_up()
         return confirm(measured, options, symbolic(measured, options))
-
-
-def _wider(
-    measured: MeasuredModel,
-    formulas: FormulaSet,
-    plain: MeasuredModel,
-    options: PassOptions,
-    engine: str,
-) -> tuple[MeasuredModel, FormulaSet]:
-    """Return the formulas, or those by Python's own `int` where these hold for larger sizes.
-
-    A model in blocks, such as windows, holds a symbolic size to as many blocks as it had.
-    """
-    bounds = formulas.valid.upper_bounds()
-    if not measured.whole_numbers.kept or not bounds:
-        return measured, formulas
-    plain.whole_numbers.give_up()
-    try:
-        other = _of_model(plain, options, engine)
-    except CostError:
-        return measured, formulas
-    if len(other.valid.upper_bounds()) < len(bounds):
-        return plain, other
-    return measured, formulas
-
-
-def _of_multiples(
-    measured: MeasuredModel, options: PassOptions, engine: str, refusal: NotRunningError
-) -> tuple[MeasuredModel, FormulaSet]:
-    """Derive formulas of a model that runs at multiples of a number only, as an image in patches.
-
-    The first size, usually the batch, stays free.
-    """
-    names = measured.movable[1:]
-    if {*measured.movable} != {*measured.names}:
-        raise refusal  # the user said which sizes there are
-    for step in STEPS if names else ():
-        at_steps = MeasuredModel(measured.source, measured.inputs, dict.fromkeys(names, step), {})
-        try:
-            formulas = _of_model(at_steps, options, engine)
-        except CostError:
-            continue
-        among = " and ".join(f"`{name}`" for name in names)
-        formulas.notes.append(
-            "the model does not run at every size: the formulas are for multiples of "
-            f"{step} in {among}"
-        )
-        return at_steps, formulas
-    raise refusal
 
 
 def _of_builder(measured: MeasuredModel, options: PassOptions) -> FormulaSet:
