@@ -32,6 +32,8 @@ CAUSES = [
      "the last layer computes agent tokens that nothing reads"),
     ("st_moe", "*", "st_moe_pytorch.py:461",
      "experts are chosen by random numbers in evaluation, so other shapes get other experts"),
+    ("another_retnet", "dtype.agree", "yet_another_retnet/retention.py:382",
+     "positions are counted in the dtype of the queries, and bfloat16 holds few whole numbers"),
     ("omninet_causal", "purity", "omninet_pytorch.py:218",
      "positions are added to the input in place"),
     ("tranception", "padding.left", "tranception_pytorch.py:86",

@@ -183,6 +183,28 @@ def test_ids_of_segments_beside_the_tokens_are_no_mask():
     assert {finding.verdict for finding in report.laws} == {"not-applicable"}
 
 
+class Blocks(nn.Module):
+    """Means of blocks, of their real tokens where a mask tells, after a look at both neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.score = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.near = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, ids, mask=None):
+        x = self.near(self.embed(ids).mT).mT
+        if mask is not None:
+            x = torch.where(mask[..., None], x, 0.0)
+        count = ids.size(1) if mask is None else mask.sum(1).clamp(min=1)[:, None, None] + 1
+        return self.score(x * (1 + x.sum(1, keepdim=True) / count))
+
+
+def test_a_mask_is_not_read_the_wrong_way_because_it_then_hides_all():
+    report = padding(Blocks())
+    assert "marks padding" not in report.about["padding mask"]
+    assert report.law("padding.right").verdict != "holds"
+
+
 class Pairs(nn.Module):
     """A translator whose masks must be given, and are called as nobody calls them."""
 

@@ -166,6 +166,25 @@ def test_segments_that_are_kinds_of_tokens_are_no_documents():
     assert check(Kinds(None), laws=["documents"]).law("documents").verdict == "not-applicable"
 
 
+class Distances(Packed):
+    """Scores fall with the distance between positions, which may be given."""
+
+    def forward(self, *, ids, pos=None):
+        pos = torch.arange(ids.shape[1])[None] if pos is None else pos
+        q, k, v = self.map(self.embed(ids)).chunk(3, -1)
+        scores = q @ k.mT - (pos[:, :, None] - pos[:, None]).abs() / 4
+        seen = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        return self.score(scores.masked_fill(~seen, -1e9).softmax(-1) @ v)
+
+
+def test_positions_that_are_compared_with_each_other_are_no_documents():
+    finding = check(Distances(None), laws=["documents"]).law("documents")
+    assert (finding.verdict, finding.note) == (
+        "not-applicable",
+        "restarting positions, or segments, do not keep documents apart in it",
+    )
+
+
 class Towers(nn.Module):
     """An image and its caption, each through layers of its own."""
 

@@ -61,7 +61,12 @@ class ComparedPairs(TorchFunctionMode):
 
 
 def _are_compared(runner: Runner, setting: Setting, way: Packing) -> bool:
-    """Return whether ids of documents are compared pair by pair: no kind of token is."""
+    """Return whether ids of documents are compared pair by pair: no kind of token is.
+
+    Positions may well be, by a bias that grows with the distance.
+    """
+    if way.kind != "table":
+        return False
     row = arguments(runner, way, list(STARTS[0]), setting.length, setting.batch)
     watch = ComparedPairs(row[way.name].double())
     with watch, torch.no_grad():

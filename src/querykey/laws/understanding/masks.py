@@ -235,13 +235,21 @@ def _has_effect(runner: Runner, inputs: Inputs, mask: MaskArgument, plain: Any) 
 
 
 def _ignores_hidden(runner: Runner, inputs: Inputs, mask: MaskArgument) -> bool:
-    """Return whether the content of three late hidden tokens does not matter to the others."""
+    """Return whether three late hidden tokens do not matter to the others, and those do.
+
+    A mask that is read the wrong way round hides all others, and then nothing matters to them.
+    """
     real = runner.signature.all_real(inputs, mask.axis)
     real[:, -3:] = False
     hiding = {mask.name: mask.value(real)}
-    changed = runner.signature.with_other(inputs, runner.inputs(seed=1), ~real, mask.axis)
-    before, after = (runner.attempt({**i, **hiding}, PLAIN) for i in (inputs, changed))
-    if before is None or after is None or not before.isfinite().all():
+    other = runner.inputs(seed=1)
+    late, early = (
+        runner.signature.with_other(inputs, other, places, mask.axis) for places in (~real, real)
+    )
+    answers = [runner.attempt({**i, **hiding}, PLAIN) for i in (inputs, late, early)]
+    if any(answer is None or not answer.isfinite().all() for answer in answers):
         return False
-    stop = before.shape[1] - 3 if mask.axis == runner.signature.axis else None
-    return deviation(before[:, :stop], after[:, :stop])[0] < runner.facts.threshold
+    stop = -3 if mask.axis == runner.signature.axis else None
+    before, *after = (answer[:, :stop] for answer in answers if answer is not None)
+    unmoved, moved = (deviation(before, answer)[0] for answer in after)
+    return unmoved < runner.facts.threshold <= moved
