@@ -95,6 +95,7 @@ def whisper():
     )
     sizes = m.ModelDimensions(8, 20, 32, 4, 2, 61, 64, 32, 4, 2)
     decoder = m.Whisper(sizes).decoder
+    decoder.positional_embedding.data.normal_()  # made by torch.empty
     return qk.Subject(
         lambda heard, tokens: decoder(tokens, heard),
         example=(torch.randn(2, 20, 32), torch.randint(0, 61, (2, 7))),

@@ -185,6 +185,28 @@ def test_positions_that_are_compared_with_each_other_are_no_documents():
     )
 
 
+class Turned(nn.Module):
+    """A module of complex numbers after the embedding, which treats the first word apart."""
+
+    def __init__(self, apart):
+        super().__init__()
+        self.apart, self.embed = apart, nn.Embedding(WORDS, WIDTH)
+        self.turn, self.score = nn.Linear(WIDTH, WIDTH, dtype=torch.cfloat), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        if self.apart:
+            x = torch.where((ids == 0)[..., None], 0.0, x)
+        x = self.turn(torch.complex(x, x).to(self.turn.weight.dtype))
+        return self.score(x.real.to(self.score.weight.dtype))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_words_are_renamed_in_a_model_of_complex_numbers_too(apart):
+    finding = check(Turned(apart), laws=["vocabulary"], weights="random").law("vocabulary")
+    assert finding.verdict == ("advice" if apart else "holds"), finding.note
+
+
 class Towers(nn.Module):
     """An image and its caption, each through layers of its own."""
 

@@ -52,7 +52,8 @@ def agree(
 
 def _renamed(first: torch.Tensor, second: torch.Tensor, renaming: torch.Tensor) -> bool:
     """Return whether a tensor holds the ids of another one by their new names."""
-    if first.is_floating_point() or first.dtype is torch.bool or first.shape != second.shape:
+    whole = not (first.is_floating_point() or first.is_complex() or first.dtype is torch.bool)
+    if not whole or first.shape != second.shape:
         return False
     known = (first >= 0) & (first < len(renaming))
     ids = first.long()
