@@ -46,7 +46,7 @@ def test_positions_that_restart_at_the_cache_are_found_and_the_maker_is_blamed()
 def test_a_head_that_drops_the_count_of_tokens_is_told_with_the_ratio(name):
     finding = check(f"hf:{name}", laws=["accumulation"]).law("accumulation")
     assert finding.verdict == "violated"
-    told = re.search(r"3 steps of accumulation train with (\S+) times the loss", finding.note)
+    told = re.search(r"accumulating 3 rows trains with (\S+) times the loss", finding.note)
     assert told
     # Each row gives the mean of its own tokens, where its share of all three was asked for.
     assert float(told[1]) == pytest.approx(3, rel=0.1)
